@@ -1,0 +1,30 @@
+// Package deps holds the module's requirements until the code that imports them is there.
+package deps
+
+import (
+	_ "github.com/container-storage-interface/spec/lib/go/csi"
+	_ "github.com/google/go-cmp/cmp"
+	_ "github.com/kubernetes-csi/csi-lib-utils/accessmodes"
+	_ "github.com/kubernetes-csi/csi-lib-utils/metrics"
+	_ "github.com/kubernetes-csi/csi-lib-utils/protosanitizer"
+	_ "github.com/kubernetes-csi/csi-lib-utils/rpc"
+	_ "github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
+	_ "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	_ "github.com/prometheus/client_golang/prometheus/promhttp"
+	_ "github.com/spf13/pflag"
+	_ "google.golang.org/grpc"
+	_ "k8s.io/api/core/v1"
+	_ "k8s.io/client-go/dynamic"
+	_ "k8s.io/client-go/kubernetes"
+	_ "k8s.io/client-go/metadata"
+	_ "k8s.io/client-go/tools/leaderelection"
+	_ "k8s.io/component-base/featuregate"
+	_ "k8s.io/component-base/logs/json/register"
+	_ "k8s.io/component-base/metrics/prometheus/workqueue"
+	_ "k8s.io/component-helpers/storage/volume"
+	_ "k8s.io/csi-translation-lib"
+	_ "k8s.io/klog/v2/ktesting"
+	_ "sigs.k8s.io/gateway-api/apis/v1beta1"
+	_ "sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
+	_ "sigs.k8s.io/yaml"
+)

@@ -1,0 +1,129 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+)
+
+// Config describes a Loop.
+type Config[K comparable] struct {
+	// Name is the queue's name in logs and the label "name" of its workqueue metrics. Required.
+	Name string
+	// Workers is how many keys are processed at once. Zero means that nothing is ever processed.
+	Workers int
+	// Process does the work for one key. It is never called for the same key twice at once. Required.
+	// Its context is the work context of Run.
+	Process func(ctx context.Context, key K) Verdict
+	// Gate, if not nil, is waited for before each key is processed: a closed gate pauses the loop and
+	// loses nothing. It returns an error only when its context has ended; it gets the stop context of Run.
+	Gate func(ctx context.Context) error
+	// RetryStart and RetryMax bound the exponential back-off of Again. Required.
+	RetryStart, RetryMax time.Duration
+	// BusyMax bounds the schedule of Busy. Default: the smaller of ten times RetryStart and RetryMax.
+	BusyMax time.Duration
+}
+
+// Loop is a queue with its workers. Its methods may be called concurrently, also before Run.
+type Loop[K comparable] struct {
+	cfg     Config[K]
+	queue   workqueue.TypedDelayingInterface[K]
+	backoff backoff[K]
+}
+
+// New checks cfg and assembles the loop; nothing runs before Run.
+func New[K comparable](cfg Config[K]) (*Loop[K], error) {
+	var errs []error
+	if cfg.Name == "" {
+		errs = append(errs, errors.New("no name"))
+	}
+	if cfg.Process == nil {
+		errs = append(errs, errors.New("no Process"))
+	}
+	if cfg.RetryStart <= 0 || cfg.RetryMax <= 0 {
+		errs = append(errs, errors.New("RetryStart and RetryMax must be above zero"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("loop %q: %w", cfg.Name, err)
+	}
+	if cfg.BusyMax <= 0 {
+		cfg.BusyMax = 10 * cfg.RetryStart
+	}
+	cfg.BusyMax = min(cfg.BusyMax, cfg.RetryMax)
+	return &Loop[K]{
+		cfg:     cfg,
+		queue:   workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[K]{Name: cfg.Name}),
+		backoff: backoff[K]{start: cfg.RetryStart, max: cfg.RetryMax, busyMax: cfg.BusyMax, tries: map[K]tries{}},
+	}, nil
+}
+
+// Add brings the key to a worker at once, also when it waits for a later turn. A key that is being
+// processed runs again afterwards. After Run has ended it does nothing.
+func (l *Loop[K]) Add(key K) { l.queue.Add(key) }
+
+// AddAfter is Add after d.
+func (l *Loop[K]) AddAfter(key K, d time.Duration) { l.queue.AddAfter(key, d) }
+
+// Forget resets the back-off of a key whose object is gone.
+func (l *Loop[K]) Forget(key K) { l.backoff.forget(key) }
+
+// Len returns how many keys wait for a worker now; those that wait for their time are not counted.
+func (l *Loop[K]) Len() int { return l.queue.Len() }
+
+// Run starts the workers and returns when stop has ended and the last of them has finished its key: after
+// stop no new key is taken, the key at hand is finished. Process gets work as its context, which must
+// outlive stop for as long as a key at hand may take.
+func (l *Loop[K]) Run(stop, work context.Context) {
+	logger := klog.LoggerWithName(klog.FromContext(work), l.cfg.Name)
+	work = klog.NewContext(work, logger)
+	var workers sync.WaitGroup
+	for range l.cfg.Workers {
+		workers.Go(func() {
+			for l.step(stop, work) {
+			}
+		})
+	}
+	<-stop.Done()
+	l.queue.ShutDown()
+	workers.Wait()
+}
+
+// step takes one key and processes it. It returns false when there will be no more.
+func (l *Loop[K]) step(stop, work context.Context) bool {
+	key, shutdown := l.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer l.queue.Done(key)
+	// ShutDown hands out what is queued; those keys are not ours to begin any more.
+	if stop.Err() != nil || (l.cfg.Gate != nil && l.cfg.Gate(stop) != nil) {
+		return true
+	}
+	logger := klog.LoggerWithValues(klog.FromContext(work), "key", key)
+	verdict := l.cfg.Process(klog.NewContext(work, logger), key)
+	logger.V(5).Info("Processed", "verdict", verdict.String())
+	switch verdict.kind {
+	case done:
+		l.backoff.forget(key)
+	case again, busy:
+		l.queue.AddAfter(key, l.backoff.next(key, verdict.kind == busy))
+	case after:
+		l.queue.AddAfter(key, verdict.after)
+	}
+	return true
+}
+
+// Drain returns a context that carries the values of stop and ends only d after stop has: what is in
+// flight when stop ends has that long. Call the function when all work is done.
+func Drain(stop context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	work, cancel := context.WithCancelCause(context.WithoutCancel(stop))
+	release := context.AfterFunc(stop, func() {
+		time.AfterFunc(d, func() { cancel(fmt.Errorf("not finished within %s of the stop: %w", d, context.DeadlineExceeded)) })
+	})
+	return work, func() { release(); cancel(context.Canceled) }
+}

@@ -1,0 +1,46 @@
+package loop
+
+import "time"
+
+// Verdict is what follows for a key after it was processed. The zero value is Done.
+type Verdict struct {
+	kind  kind
+	after time.Duration
+}
+
+type kind int
+
+const (
+	done kind = iota
+	again
+	busy
+	after
+)
+
+// Done forgets the key and its back-off; the next event brings it back.
+func Done() Verdict { return Verdict{} }
+
+// Again brings the key back after its exponential back-off, which grows with each Again in a row.
+func Again() Verdict { return Verdict{kind: again} }
+
+// Busy brings the key back on the short schedule of answers that mean "not now": capped low and spread by
+// chance, so that many keys that were turned away together do not come back together.
+func Busy() Verdict { return Verdict{kind: busy} }
+
+// After brings the key back after d, and leaves its back-off as it is. d ≤ 0 means at once.
+func After(d time.Duration) Verdict { return Verdict{kind: after, after: d} }
+
+// String returns the verdict as it appears in logs.
+func (v Verdict) String() string {
+	switch v.kind {
+	case done:
+		return "done"
+	case again:
+		return "again"
+	case busy:
+		return "busy"
+	case after:
+		return "after " + v.after.String()
+	}
+	return "invalid"
+}

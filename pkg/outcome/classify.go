@@ -1,0 +1,56 @@
+package outcome
+
+import "google.golang.org/grpc/codes"
+
+// created maps each gRPC code of a CreateVolume answer to what it says about the volume.
+// CSI spec, section "Error Scheme": a final code promises that no volume is being made by this call.
+var created = map[codes.Code]Outcome{
+	codes.OK:                 Done,
+	codes.Canceled:           Background,
+	codes.Unknown:            Failed,
+	codes.InvalidArgument:    Failed,
+	codes.DeadlineExceeded:   Background,
+	codes.NotFound:           Failed,
+	codes.AlreadyExists:      Failed,
+	codes.PermissionDenied:   Failed,
+	codes.ResourceExhausted:  Failed,
+	codes.FailedPrecondition: Failed,
+	codes.Aborted:            Background,
+	codes.OutOfRange:         Failed,
+	codes.Unimplemented:      Failed,
+	codes.Internal:           Failed,
+	codes.Unavailable:        Background,
+	codes.DataLoss:           Failed,
+	codes.Unauthenticated:    Failed,
+}
+
+// OfCreate returns the outcome of a CreateVolume call that ended with err. reschedulable says that the
+// request was for a node that somebody may replace: then ResourceExhausted is Reschedule and not Failed.
+// An error without a gRPC status, and a code that no table knows, is Background: nobody knows what happened.
+func OfCreate(err error, reschedulable bool) Outcome {
+	if err == nil {
+		return Done
+	}
+	if !HasStatus(err) {
+		return Background
+	}
+	code := Code(err)
+	if code == codes.ResourceExhausted && reschedulable {
+		return Reschedule
+	}
+	if o, ok := created[code]; ok {
+		return o
+	}
+	return Background
+}
+
+// Busy reports whether err says "not now" and not "no": Aborted, Unavailable, DeadlineExceeded and Canceled.
+// Such answers are retried on a short schedule.
+func Busy(err error) bool {
+	switch Code(err) { //nolint:exhaustive // the rest is not busy
+	case codes.Aborted, codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		return err != nil
+	default:
+		return false
+	}
+}
