@@ -1,0 +1,174 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	snapv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+)
+
+// SnapshotFacts is what was read about a claim that is restored from a VolumeSnapshot. Everything is only read.
+type SnapshotFacts struct {
+	// Claim is the claim to fill. Required, with a Snapshot as its source.
+	Claim *corev1.PersistentVolumeClaim
+	// ClassName is the name of its class, for the messages.
+	ClassName string
+	// DriverName is what the content's driver must be: the provisioner of the class, or the CSI driver when the
+	// class was translated from an in-tree one.
+	DriverName string
+	// Snapshot is the source, nil when it could not be read; SnapshotErr then says why, nil for not found.
+	Snapshot    *snapv1.VolumeSnapshot
+	SnapshotErr error
+	// Content is the snapshot's bound content, nil when it could not be read; ContentErr then says why, nil for
+	// not found.
+	Content    *snapv1.VolumeSnapshotContent
+	ContentErr error
+	// PreventModeConversion is --prevent-volume-mode-conversion.
+	PreventModeConversion bool
+	// GrowToSourceSize is --grow-to-source-size: a request below the snapshot's size is raised to it instead of
+	// being an error.
+	GrowToSourceSize bool
+}
+
+// snapshotChecks are in the order of the contract. Each relies on those before it.
+var snapshotChecks = []check[SnapshotFacts]{
+	snapshotExists,
+	snapshotKept,
+	snapshotBound,
+	contentExists,
+	contentBoundBack,
+	contentOfDriver,
+	snapshotReady,
+	contentHasHandle,
+	restoreSizeRequested,
+	restoreSizeCovered,
+	modeUnchanged,
+}
+
+// CheckSnapshot returns the content source for a restore, or why it is not possible now. An error carries no
+// outcome: the driver was not reached, try again.
+func CheckSnapshot(f SnapshotFacts) (Content, error) {
+	if err := first(f, snapshotChecks); err != nil {
+		return Content{}, wrap(f.Claim, err)
+	}
+	minBytes, _ := request(f.Claim)
+	if size := f.Snapshot.Status.RestoreSize; f.GrowToSourceSize && size != nil {
+		minBytes = max(minBytes, size.Value())
+	}
+	return Content{
+		VolumeContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: *f.Content.Status.SnapshotHandle},
+		}},
+		MinBytes: minBytes,
+	}, nil
+}
+
+func snapshotExists(f SnapshotFacts) error {
+	if f.Snapshot != nil {
+		return nil
+	}
+	r := of(f.Claim)
+	return fmt.Errorf("get snapshot %s/%s: %w", r.Namespace, r.Name, cause(f.SnapshotErr))
+}
+
+// A terminating snapshot that we protect is one that a restore began to use before: it may be finished.
+func snapshotKept(f SnapshotFacts) error {
+	if f.Snapshot.DeletionTimestamp == nil || slices.Contains(f.Snapshot.Finalizers, wellknown.FinalizerSnapshotSource) {
+		return nil
+	}
+	return fmt.Errorf("snapshot %s is currently being deleted", f.Snapshot.Name)
+}
+
+func snapshotBound(f SnapshotFacts) error {
+	if f.Snapshot.Status != nil && f.Snapshot.Status.BoundVolumeSnapshotContentName != nil {
+		return nil
+	}
+	return fmt.Errorf("snapshot %s not bound", f.Snapshot.Name)
+}
+
+func contentExists(f SnapshotFacts) error {
+	if f.Content != nil {
+		return nil
+	}
+	return fmt.Errorf("get snapshotcontent %s of snapshot %s: %w",
+		*f.Snapshot.Status.BoundVolumeSnapshotContentName, f.Snapshot.Name, cause(f.ContentErr))
+}
+
+func contentBoundBack(f SnapshotFacts) error {
+	ref := f.Content.Spec.VolumeSnapshotRef
+	if ref.UID == f.Snapshot.UID && ref.Namespace == f.Snapshot.Namespace && ref.Name == f.Snapshot.Name {
+		return nil
+	}
+	return fmt.Errorf("snapshotcontent %s for snapshot %s is bound to a different snapshot", f.Content.Name, f.Snapshot.Name)
+}
+
+func contentOfDriver(f SnapshotFacts) error {
+	if f.Content.Spec.Driver == f.DriverName {
+		return nil
+	}
+	return fmt.Errorf("snapshotcontent %s for snapshot %s is not handled by CSI driver %q of StorageClass %s but by %q",
+		f.Content.Name, f.Snapshot.Name, f.DriverName, f.ClassName, f.Content.Spec.Driver)
+}
+
+func snapshotReady(f SnapshotFacts) error {
+	if ready := f.Snapshot.Status.ReadyToUse; ready != nil && *ready {
+		return nil
+	}
+	return fmt.Errorf("snapshot %s is not Ready", f.Snapshot.Name)
+}
+
+func contentHasHandle(f SnapshotFacts) error {
+	if status := f.Content.Status; status != nil && status.SnapshotHandle != nil && *status.SnapshotHandle != "" {
+		return nil
+	}
+	return fmt.Errorf("snapshot handle of snapshot %s is not available in snapshotcontent %s", f.Snapshot.Name, f.Content.Name)
+}
+
+func restoreSizeRequested(f SnapshotFacts) error {
+	if _, ok := request(f.Claim); ok || f.Snapshot.Status.RestoreSize == nil {
+		return nil
+	}
+	return fmt.Errorf("claim %s/%s asks for no capacity", f.Claim.Namespace, f.Claim.Name)
+}
+
+func restoreSizeCovered(f SnapshotFacts) error {
+	size := f.Snapshot.Status.RestoreSize
+	if size == nil || f.GrowToSourceSize {
+		return nil
+	}
+	if asked, _ := request(f.Claim); asked < size.Value() {
+		return fmt.Errorf("requested volume size %d is less than the size %d for the source snapshot %s", asked, size.Value(), f.Snapshot.Name)
+	}
+	return nil
+}
+
+// modeUnchanged keeps a claim's author from reading a raw device as a file system, or the other way round,
+// without leave: the kernel parses what is on it.
+func modeUnchanged(f SnapshotFacts) error {
+	from, to := f.Content.Spec.SourceVolumeMode, f.Claim.Spec.VolumeMode
+	if !f.PreventModeConversion || from == nil || to == nil || *from == *to {
+		return nil
+	}
+	value, found := f.Content.Annotations[wellknown.AnnAllowVolumeModeChange]
+	allowed, err := strconv.ParseBool(value)
+	var why error
+	switch {
+	case !found:
+		why = errors.New("annotation is not present")
+	case err != nil:
+		why = fmt.Errorf("annotation is not a boolean: %w", err)
+	case !allowed:
+		why = errors.New("annotation is set to false")
+	default:
+		return nil
+	}
+	// End-to-end tests of drivers look for the words up to "do so" in events.
+	return fmt.Errorf("requested volume %s/%s modifies the mode of the source volume but does not have permission to do so: on snapshotcontent %s the %s %w",
+		f.Claim.Namespace, f.Claim.Name, f.Content.Name, wellknown.AnnAllowVolumeModeChange, why)
+}
