@@ -12,13 +12,15 @@ import (
 
 // CloneFacts is what was read about a claim that is cloned from another. Everything is only read.
 type CloneFacts struct {
-	// Claim is the claim to fill. Required, with a Claim as its source.
+	// Claim is the claim to fill. Required.
 	Claim *corev1.PersistentVolumeClaim
-	// Source is the claim to clone, nil when it does not exist.
-	Source *corev1.PersistentVolumeClaim
-	// SourcePV is the volume of Source, nil when it could not be read; SourcePVErr then says why, nil for not found.
-	SourcePV    *corev1.PersistentVolume
-	SourcePVErr error
+	// Reference is what Of returned for it.
+	Reference Reference
+	// Source is the claim to clone, SourcePV its volume; nil when it was not found or could not be read.
+	Source   *corev1.PersistentVolumeClaim
+	SourcePV *corev1.PersistentVolume
+	// ReadErr is why the first of them that is nil could not be read; nil for not found.
+	ReadErr error
 	// DriverName is what the volume's driver must be: the provisioner of the claim's class, or the CSI driver when
 	// the class was translated from an in-tree one.
 	DriverName string
@@ -49,10 +51,10 @@ var cloneChecks = []check[CloneFacts]{
 }
 
 // CheckClone returns the content source for a clone, or why it is not possible now. An error carries no
-// outcome: the driver was not reached, try again.
+// outcome: the driver was not reached, try again. Whoever shows it adds what the source is.
 func CheckClone(f CloneFacts) (Content, error) {
 	if err := first(f, cloneChecks); err != nil {
-		return Content{}, wrap(f.Claim, err)
+		return Content{}, err
 	}
 	minBytes, _ := request(f.Claim)
 	if f.GrowToSourceSize {
@@ -70,8 +72,7 @@ func sourceExists(f CloneFacts) error {
 	if f.Source != nil {
 		return nil
 	}
-	r := of(f.Claim)
-	return fmt.Errorf("claim %s in namespace %s does not exist", r.Name, r.Namespace)
+	return fmt.Errorf("get PVC %s in namespace %s: %w", f.Reference.Name, f.Reference.Namespace, cause(f.ReadErr))
 }
 
 func sourceBound(f CloneFacts) error {
@@ -128,7 +129,7 @@ func volumeExists(f CloneFacts) error {
 	if f.SourcePV != nil {
 		return nil
 	}
-	return unusable("get its PersistentVolume %s: %w", f.Source.Spec.VolumeName, cause(f.SourcePVErr))
+	return unusable("get its PersistentVolume %s: %w", f.Source.Spec.VolumeName, cause(f.ReadErr))
 }
 
 func volumeIsCSI(f CloneFacts) error {

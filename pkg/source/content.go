@@ -2,7 +2,6 @@ package source
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
@@ -28,12 +27,6 @@ func first[F any](f F, checks []check[F]) error {
 		}
 	}
 	return nil
-}
-
-// wrap adds to err what the claim refers to; the outcome stays open, so the work is tried again.
-func wrap(claim *corev1.PersistentVolumeClaim, err error) error {
-	r := of(claim)
-	return fmt.Errorf("data source %s %q cannot be used: %w", r.KindName, r.Name, err)
 }
 
 // request returns the claim's storage request in bytes, fractions rounded up, and whether there is one.

@@ -15,20 +15,20 @@ import (
 
 // SnapshotFacts is what was read about a claim that is restored from a VolumeSnapshot. Everything is only read.
 type SnapshotFacts struct {
-	// Claim is the claim to fill. Required, with a Snapshot as its source.
+	// Claim is the claim to fill. Required.
 	Claim *corev1.PersistentVolumeClaim
+	// Source is what Of returned for it.
+	Source Reference
 	// ClassName is the name of its class, for the messages.
 	ClassName string
 	// DriverName is what the content's driver must be: the provisioner of the class, or the CSI driver when the
 	// class was translated from an in-tree one.
 	DriverName string
-	// Snapshot is the source, nil when it could not be read; SnapshotErr then says why, nil for not found.
-	Snapshot    *snapv1.VolumeSnapshot
-	SnapshotErr error
-	// Content is the snapshot's bound content, nil when it could not be read; ContentErr then says why, nil for
-	// not found.
-	Content    *snapv1.VolumeSnapshotContent
-	ContentErr error
+	// Snapshot is the source, Content what it is bound to; nil when it was not found or could not be read.
+	Snapshot *snapv1.VolumeSnapshot
+	Content  *snapv1.VolumeSnapshotContent
+	// ReadErr is why the first of them that is nil could not be read; nil for not found.
+	ReadErr error
 	// PreventModeConversion is --prevent-volume-mode-conversion.
 	PreventModeConversion bool
 	// GrowToSourceSize is --grow-to-source-size: a request below the snapshot's size is raised to it instead of
@@ -52,10 +52,10 @@ var snapshotChecks = []check[SnapshotFacts]{
 }
 
 // CheckSnapshot returns the content source for a restore, or why it is not possible now. An error carries no
-// outcome: the driver was not reached, try again.
+// outcome: the driver was not reached, try again. Whoever shows it adds what the source is.
 func CheckSnapshot(f SnapshotFacts) (Content, error) {
 	if err := first(f, snapshotChecks); err != nil {
-		return Content{}, wrap(f.Claim, err)
+		return Content{}, err
 	}
 	minBytes, _ := request(f.Claim)
 	if size := f.Snapshot.Status.RestoreSize; f.GrowToSourceSize && size != nil {
@@ -73,8 +73,7 @@ func snapshotExists(f SnapshotFacts) error {
 	if f.Snapshot != nil {
 		return nil
 	}
-	r := of(f.Claim)
-	return fmt.Errorf("get snapshot %s/%s: %w", r.Namespace, r.Name, cause(f.SnapshotErr))
+	return fmt.Errorf("get snapshot %s/%s: %w", f.Source.Namespace, f.Source.Name, cause(f.ReadErr))
 }
 
 // A terminating snapshot that we protect is one that a restore began to use before: it may be finished.
@@ -97,7 +96,7 @@ func contentExists(f SnapshotFacts) error {
 		return nil
 	}
 	return fmt.Errorf("get snapshotcontent %s of snapshot %s: %w",
-		*f.Snapshot.Status.BoundVolumeSnapshotContentName, f.Snapshot.Name, cause(f.ContentErr))
+		*f.Snapshot.Status.BoundVolumeSnapshotContentName, f.Snapshot.Name, cause(f.ReadErr))
 }
 
 func contentBoundBack(f SnapshotFacts) error {
