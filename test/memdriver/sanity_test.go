@@ -1,6 +1,7 @@
 package memdriver_test
 
 import (
+	"flag"
 	"path/filepath"
 	"testing"
 
@@ -11,6 +12,9 @@ import (
 
 // The suite that drivers are judged by, over the real socket, for all that this driver can do.
 func TestSanity(t *testing.T) {
+	if count := flag.Lookup("test.count").Value.String(); count != "1" {
+		t.Skip("the suite can run only once in a process, -count is " + count)
+	}
 	driver := memdriver.Serve(t, memdriver.Config{
 		Capabilities: memdriver.AllCapabilities(),
 		Topology:     map[string]string{"topology.mem.csi/zone": "a"},

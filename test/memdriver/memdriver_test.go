@@ -1,0 +1,458 @@
+package memdriver_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"github.com/csi-sidecars/external-provisioner/test/memdriver"
+)
+
+const (
+	create = "CreateVolume"
+	gib    = 1 << 30
+	zone   = "topology.mem.csi/zone"
+)
+
+func serve(t *testing.T, cfg memdriver.Config) (*memdriver.Driver, csi.ControllerClient, *grpc.ClientConn) {
+	t.Helper()
+	driver := memdriver.Serve(t, cfg)
+	conn, err := grpc.NewClient("unix:"+driver.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return driver, csi.NewControllerClient(conn), conn
+}
+
+func request(name string) *csi.CreateVolumeRequest {
+	return &csi.CreateVolumeRequest{
+		Name:          name,
+		CapacityRange: &csi.CapacityRange{RequiredBytes: gib},
+		VolumeCapabilities: []*csi.VolumeCapability{{
+			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+		}},
+	}
+}
+
+func wantCode(t *testing.T, err error, want codes.Code) {
+	t.Helper()
+	if status.Code(err) != want {
+		t.Errorf("code %s, want %s: %v", status.Code(err), want, err)
+	}
+}
+
+func TestRules(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		rule        memdriver.Rule
+		timeout     time.Duration
+		wantCode    codes.Code
+		wantVolumes int
+		check       func(*testing.T, *csi.CreateVolumeResponse)
+	}{
+		"no rule makes the volume":                {rule: memdriver.Rule{Method: "DeleteVolume", Code: codes.Internal}, wantVolumes: 1},
+		"fail makes nothing":                      {rule: memdriver.Fail(create, codes.Internal, 1), wantCode: codes.Internal},
+		"fail late makes the volume":              {rule: memdriver.FailLate(create, codes.DeadlineExceeded, 1), wantCode: codes.DeadlineExceeded, wantVolumes: 1},
+		"hang ends with the caller's patience":    {rule: memdriver.Hang(create, 1), timeout: 20 * time.Millisecond, wantCode: codes.DeadlineExceeded},
+		"an answer too late leaves a volume":      {rule: memdriver.Rule{Lag: time.Hour}, timeout: 20 * time.Millisecond, wantCode: codes.DeadlineExceeded, wantVolumes: 1},
+		"another method's rule is not ours":       {rule: memdriver.Fail("DeleteVolume", codes.Internal, 0), wantVolumes: 1},
+		"a rule for another name is not ours":     {rule: memdriver.Rule{Key: "other", Code: codes.Internal}, wantVolumes: 1},
+		"a rule that does not agree is left out":  {rule: memdriver.Rule{Code: codes.Internal, When: func(memdriver.Call) bool { return false }}, wantVolumes: 1},
+		"skip answers an empty message":           {rule: memdriver.Rule{Method: create, Skip: true}, check: wantVolume(nil)},
+		"no volume in the answer, made though":    {rule: memdriver.NoVolume(1), wantVolumes: 1, check: wantVolume(nil)},
+		"an empty id":                             {rule: memdriver.EmptyID(1), wantVolumes: 1, check: wantVolume(&csi.Volume{CapacityBytes: gib})},
+		"a negative size":                         {rule: memdriver.Size(-1, 1), wantVolumes: 1, check: wantVolume(&csi.Volume{VolumeId: "vol-0001", CapacityBytes: -1})},
+		"an accessible topology without segments": {rule: memdriver.EmptySegment(1), wantVolumes: 1, check: wantVolume(&csi.Volume{VolumeId: "vol-0001", CapacityBytes: gib, AccessibleTopology: []*csi.Topology{{}}})},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			driver, client, _ := serve(t, memdriver.Config{})
+			driver.Add(tc.rule)
+			ctx := t.Context()
+			if tc.timeout > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, tc.timeout)
+				defer cancel()
+			}
+			answer, err := client.CreateVolume(ctx, request("v"))
+			wantCode(t, err, tc.wantCode)
+			if tc.check != nil {
+				tc.check(t, answer)
+			}
+			if err := driver.WaitVolumes(t.Context(), tc.wantVolumes); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func wantVolume(want *csi.Volume) func(*testing.T, *csi.CreateVolumeResponse) {
+	if want != nil {
+		want.VolumeContext = map[string]string{"name": "v"}
+	}
+	return func(t *testing.T, answer *csi.CreateVolumeResponse) {
+		t.Helper()
+		if diff := cmp.Diff(want, answer.GetVolume(), protocmp.Transform()); diff != "" {
+			t.Errorf("volume (-want +got):\n%s", diff)
+		}
+	}
+}
+
+func TestNoSourceDropsOnlyTheSource(t *testing.T) {
+	t.Parallel()
+	driver, client, _ := serve(t, memdriver.Config{})
+	source, err := client.CreateVolume(t.Context(), request("source"))
+	wantCode(t, err, codes.OK)
+	driver.Add(memdriver.NoSource(1))
+	clone := request("clone")
+	clone.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: source.GetVolume().GetVolumeId()},
+	}}
+	answer, err := client.CreateVolume(t.Context(), clone)
+	wantCode(t, err, codes.OK)
+	if answer.GetVolume().GetContentSource() != nil || answer.GetVolume().GetVolumeId() == "" {
+		t.Errorf("answer %v, want a volume without source", answer)
+	}
+	again, err := client.CreateVolume(t.Context(), clone)
+	wantCode(t, err, codes.OK)
+	if again.GetVolume().GetContentSource() == nil {
+		t.Error("the rule outlived its one call")
+	}
+}
+
+func TestRuleServesItsTimesAndTheNewestWins(t *testing.T) {
+	t.Parallel()
+	driver, client, _ := serve(t, memdriver.Config{})
+	remove := driver.Add(memdriver.Fail(create, codes.Internal, 0))
+	driver.Add(memdriver.Fail(create, codes.ResourceExhausted, 2))
+	for _, want := range []codes.Code{codes.ResourceExhausted, codes.ResourceExhausted, codes.Internal, codes.Internal} {
+		_, err := client.CreateVolume(t.Context(), request("v"))
+		wantCode(t, err, want)
+	}
+	remove()
+	_, err := client.CreateVolume(t.Context(), request("v"))
+	wantCode(t, err, codes.OK)
+	driver.Add(memdriver.Fail("", codes.Internal, 0))
+	driver.ClearRules()
+	_, err = client.CreateVolume(t.Context(), request("v"))
+	wantCode(t, err, codes.OK)
+}
+
+// A name that is worked on is busy, also when the caller of that work has long left.
+func TestBusyNameIsAborted(t *testing.T) {
+	t.Parallel()
+	driver, client, _ := serve(t, memdriver.Config{})
+	rule, release := memdriver.Block(create)
+	driver.Add(rule)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err := client.CreateVolume(ctx, request("v"))
+	wantCode(t, err, codes.DeadlineExceeded)
+	_, err = client.CreateVolume(t.Context(), request("v"))
+	wantCode(t, err, codes.Aborted)
+
+	release()
+	release()
+	if err := driver.WaitFor(t.Context(), func() bool { return len(driver.Volumes()) == 1 && driver.Calls()[0].Worked }); err != nil {
+		t.Fatal(err)
+	}
+	driver.ClearRules()
+	err = driver.WaitFor(t.Context(), func() bool {
+		_, err := client.CreateVolume(t.Context(), request("v"))
+		return status.Code(err) == codes.OK
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := len(driver.Volumes()); got != 1 {
+		t.Errorf("%d volumes, want the one that was begun first", got)
+	}
+}
+
+func TestOverlapsAreRecorded(t *testing.T) {
+	t.Parallel()
+	driver, client, _ := serve(t, memdriver.Config{})
+	rule, release := memdriver.Block(create)
+	driver.Add(rule)
+	first := make(chan error, 1)
+	go func() {
+		_, err := client.CreateVolume(t.Context(), request("v"))
+		first <- err
+	}()
+	if _, err := driver.WaitStarted(t.Context(), create, 1); err != nil {
+		t.Fatal(err)
+	}
+	_, err := client.CreateVolume(t.Context(), request("v"))
+	wantCode(t, err, codes.Aborted)
+	release()
+	wantCode(t, <-first, codes.OK)
+	_, err = client.CreateVolume(t.Context(), request("v"))
+	wantCode(t, err, codes.OK)
+
+	var overlaps [][]int
+	for _, call := range driver.Calls(create) {
+		overlaps = append(overlaps, call.Overlaps)
+	}
+	if diff := cmp.Diff([][]int{nil, {1}, nil}, overlaps); diff != "" {
+		t.Errorf("overlaps (-want +got):\n%s", diff)
+	}
+}
+
+// A kill before the work loses the work, a kill after it loses the answer; both keep what exists.
+func TestStopLosesWorkOrAnswer(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		rule        memdriver.Rule
+		ready       func(memdriver.Call) bool
+		wantVolumes int
+	}{
+		"before the work": {
+			rule:  memdriver.Slow(create, time.Hour),
+			ready: func(memdriver.Call) bool { return true },
+		},
+		"between the work and the answer": {
+			rule:        memdriver.Rule{Method: create, Lag: time.Hour},
+			ready:       func(call memdriver.Call) bool { return call.Worked },
+			wantVolumes: 1,
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			driver, client, _ := serve(t, memdriver.Config{})
+			driver.Add(tc.rule)
+			answered := make(chan error, 1)
+			go func() {
+				_, err := client.CreateVolume(t.Context(), request("v"))
+				answered <- err
+			}()
+			err := driver.WaitFor(t.Context(), func() bool {
+				calls := driver.Calls(create)
+				return len(calls) == 1 && tc.ready(calls[0])
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := driver.Restart(); err != nil {
+				t.Fatal(err)
+			}
+			wantCode(t, <-answered, codes.Unavailable)
+			if got := len(driver.Volumes()); got != tc.wantVolumes {
+				t.Errorf("%d volumes after the restart, want %d", got, tc.wantVolumes)
+			}
+			driver.ClearRules()
+			// The client may not have noticed yet that its old connection is gone.
+			for err = status.Error(codes.Unavailable, ""); status.Code(err) == codes.Unavailable; {
+				_, err = client.CreateVolume(t.Context(), request("v"), grpc.WaitForReady(true))
+			}
+			wantCode(t, err, codes.OK)
+			if got := len(driver.Volumes()); got != 1 {
+				t.Errorf("%d volumes after the retry, want 1", got)
+			}
+		})
+	}
+}
+
+func TestForgetDropsVolumesAndNoIDIsUsedTwice(t *testing.T) {
+	t.Parallel()
+	driver, client, _ := serve(t, memdriver.Config{})
+	before, err := client.CreateVolume(t.Context(), request("v"))
+	wantCode(t, err, codes.OK)
+	driver.Forget()
+	if left := driver.Volumes(); len(left) != 0 {
+		t.Errorf("volumes left: %v", left)
+	}
+	after, err := client.CreateVolume(t.Context(), request("v"))
+	wantCode(t, err, codes.OK)
+	if before.GetVolume().GetVolumeId() == after.GetVolume().GetVolumeId() {
+		t.Errorf("id %s was given out twice", after.GetVolume().GetVolumeId())
+	}
+}
+
+func TestIncompatibleIsAlreadyExists(t *testing.T) {
+	t.Parallel()
+	_, client, _ := serve(t, memdriver.Config{Topology: map[string]string{zone: "a"}})
+	base := request("v")
+	base.Parameters = map[string]string{"type": "fast"}
+	_, err := client.CreateVolume(t.Context(), base)
+	wantCode(t, err, codes.OK)
+	for name, edit := range map[string]func(*csi.CreateVolumeRequest){
+		"size":       func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes *= 2 },
+		"limit":      func(r *csi.CreateVolumeRequest) { r.CapacityRange = &csi.CapacityRange{LimitBytes: 5} },
+		"parameters": func(r *csi.CreateVolumeRequest) { r.Parameters = nil },
+		"capabilities": func(r *csi.CreateVolumeRequest) {
+			r.VolumeCapabilities = append(r.VolumeCapabilities, r.VolumeCapabilities[0])
+		},
+		"content source": func(r *csi.CreateVolumeRequest) {
+			r.VolumeContentSource = &csi.VolumeContentSource{}
+		},
+		"topology": func(r *csi.CreateVolumeRequest) {
+			r.AccessibilityRequirements = &csi.TopologyRequirement{Requisite: []*csi.Topology{{Segments: map[string]string{zone: "b"}}}}
+		},
+	} {
+		r := request("v")
+		r.Parameters = base.GetParameters()
+		edit(r)
+		_, err := client.CreateVolume(t.Context(), r)
+		if status.Code(err) != codes.AlreadyExists {
+			t.Errorf("another %s: %v, want AlreadyExists", name, err)
+		}
+	}
+}
+
+func TestPlacement(t *testing.T) {
+	t.Parallel()
+	segment := func(value string) map[string]string { return map[string]string{zone: value} }
+	ask := func(values ...string) []*csi.Topology {
+		var list []*csi.Topology
+		for _, value := range values {
+			list = append(list, &csi.Topology{Segments: segment(value)})
+		}
+		return list
+	}
+	tests := map[string]struct {
+		full     []string // segments without room
+		ask      *csi.TopologyRequirement
+		want     string
+		wantCode codes.Code
+	}{
+		"nothing asked goes to the own node":     {want: "a"},
+		"the first preferred one wins":           {ask: &csi.TopologyRequirement{Requisite: ask("a", "b"), Preferred: ask("b", "a")}, want: "b"},
+		"a full one is passed over":              {full: []string{"b"}, ask: &csi.TopologyRequirement{Requisite: ask("a", "b"), Preferred: ask("b", "a")}, want: "a"},
+		"all full is exhausted":                  {full: []string{"b"}, ask: &csi.TopologyRequirement{Requisite: ask("b")}, wantCode: codes.ResourceExhausted},
+		"a place it does not serve is exhausted": {ask: &csi.TopologyRequirement{Requisite: ask("nowhere")}, wantCode: codes.ResourceExhausted},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, client, _ := serve(t, memdriver.Config{
+				Topology: segment("a"), Segments: []map[string]string{segment("a"), segment("b")}, CapacityBytes: gib,
+			})
+			for _, value := range tc.full {
+				fill := request("fill-" + value)
+				fill.AccessibilityRequirements = &csi.TopologyRequirement{Requisite: ask(value)}
+				_, err := client.CreateVolume(t.Context(), fill)
+				wantCode(t, err, codes.OK)
+				room, err := client.GetCapacity(t.Context(), &csi.GetCapacityRequest{AccessibleTopology: ask(value)[0]})
+				if err != nil || room.GetAvailableCapacity() != 0 {
+					t.Errorf("room in the full segment: %v, %v", room, err)
+				}
+			}
+			r := request("v")
+			r.AccessibilityRequirements = tc.ask
+			answer, err := client.CreateVolume(t.Context(), r)
+			wantCode(t, err, tc.wantCode)
+			if err == nil {
+				want := ask(tc.want)
+				if diff := cmp.Diff(want, answer.GetVolume().GetAccessibleTopology(), protocmp.Transform()); diff != "" {
+					t.Errorf("accessible topology (-want +got):\n%s", diff)
+				}
+			}
+		})
+	}
+}
+
+func TestSizes(t *testing.T) {
+	t.Parallel()
+	driver, client, _ := serve(t, memdriver.Config{RoundTo: gib, MaxVolumeBytes: 4 * gib})
+	small := request("small")
+	small.CapacityRange.RequiredBytes = 1
+	answer, err := client.CreateVolume(t.Context(), small)
+	wantCode(t, err, codes.OK)
+	if got := answer.GetVolume().GetCapacityBytes(); got != gib {
+		t.Errorf("size %d, want rounded up to %d", got, gib)
+	}
+	snapshot, err := client.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: answer.GetVolume().GetVolumeId()})
+	wantCode(t, err, codes.OK)
+	restore := request("restore")
+	restore.CapacityRange = &csi.CapacityRange{LimitBytes: 1}
+	restore.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+		Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: snapshot.GetSnapshot().GetSnapshotId()},
+	}}
+	_, err = client.CreateVolume(t.Context(), restore)
+	wantCode(t, err, codes.OutOfRange)
+	huge := request("huge")
+	huge.CapacityRange.RequiredBytes = 5 * gib
+	_, err = client.CreateVolume(t.Context(), huge)
+	wantCode(t, err, codes.OutOfRange)
+	room, err := client.GetCapacity(t.Context(), &csi.GetCapacityRequest{})
+	wantCode(t, err, codes.OK)
+	if room.GetMaximumVolumeSize().GetValue() != 4*gib {
+		t.Errorf("capacity %v, want the maximum volume size", room)
+	}
+	if got := len(driver.Snapshots()); got != 1 {
+		t.Errorf("%d snapshots, want 1", got)
+	}
+}
+
+func TestChangeIsSeenByTheNextCall(t *testing.T) {
+	t.Parallel()
+	driver, client, conn := serve(t, memdriver.Config{NotReady: true, Capabilities: []memdriver.Capability{}})
+	id := csi.NewIdentityClient(conn)
+	probe, err := id.Probe(t.Context(), &csi.ProbeRequest{})
+	if err != nil || probe.GetReady().GetValue() {
+		t.Errorf("probe %v, %v, want not ready", probe, err)
+	}
+	_, err = client.CreateVolume(t.Context(), request("v"))
+	wantCode(t, err, codes.Unimplemented)
+	driver.Change(func(cfg *memdriver.Config) {
+		cfg.NotReady, cfg.Name, cfg.Capabilities = false, "other.csi.example.com", memdriver.AllCapabilities()
+	})
+	probe, err = id.Probe(t.Context(), &csi.ProbeRequest{})
+	if err != nil || !probe.GetReady().GetValue() {
+		t.Errorf("probe %v, %v, want ready", probe, err)
+	}
+	info, err := id.GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
+	if err != nil || info.GetName() != "other.csi.example.com" || driver.Name() != info.GetName() {
+		t.Errorf("name %v, %v, want the changed one", info, err)
+	}
+	_, err = client.CreateVolume(t.Context(), request("v"))
+	wantCode(t, err, codes.OK)
+}
+
+func TestSecretsLeaveOnlyTheirKeys(t *testing.T) {
+	t.Parallel()
+	seen := make(chan memdriver.Call, 1)
+	driver, client, _ := serve(t, memdriver.Config{Observe: func(call memdriver.Call) { seen <- call }})
+	r := request("v")
+	r.Secrets = map[string]string{"user": "hush-1", "password": "hush-2"}
+	_, err := client.CreateVolume(t.Context(), r)
+	wantCode(t, err, codes.OK)
+	call := <-seen
+	if diff := cmp.Diff([]string{"password", "user"}, call.SecretKeys); diff != "" {
+		t.Errorf("secret keys (-want +got):\n%s", diff)
+	}
+	text, err := json.Marshal(driver.Calls())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := string(text) + call.String(); strings.Contains(all, "hush") || !strings.Contains(all, "vol-0001") {
+		t.Errorf("the record shows a secret or no volume: %s", all)
+	}
+}
+
+func TestWaitEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	driver, _, _ := serve(t, memdriver.Config{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := driver.WaitEnded(ctx, create, 1); err == nil || !strings.Contains(err.Error(), "0 of 1 calls of CreateVolume") {
+		t.Errorf("error %v, want one that tells how far it came", err)
+	}
+	if err := driver.Start(); err == nil {
+		t.Error("a second Start was accepted")
+	}
+}
