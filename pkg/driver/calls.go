@@ -1,0 +1,90 @@
+package driver
+
+import (
+	"context"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
+)
+
+// method is a call of a generated client.
+type method[Q, R any] func(context.Context, Q, ...grpc.CallOption) (R, error)
+
+// CreateVolume asks the driver for a volume. It blocks until the answer, the deadline of Config.Timeout
+// or the end of ctx. An error carries the driver's gRPC status. While the driver is away, or when ctx has
+// ended before, nothing is sent: the error has the code Unavailable (or that of ctx) and carries
+// outcome.Unchanged. It does not change req.
+func (d *Driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	l, err := d.acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer l.release()
+	return call(ctx, d, l.controller.CreateVolume, req)
+}
+
+// DeleteVolume asks the driver to delete a volume. Blocking and errors are as for CreateVolume.
+func (d *Driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest) error {
+	l, err := d.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer l.release()
+	_, err = call(ctx, d, l.controller.DeleteVolume, req)
+	return err
+}
+
+// GetCapacity asks the driver how much room there is. Blocking and errors are as for CreateVolume.
+func (d *Driver) GetCapacity(ctx context.Context, req *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
+	l, err := d.acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer l.release()
+	return call(ctx, d, l.controller.GetCapacity, req)
+}
+
+// NodeGetInfo asks the driver for the node that it runs on. Blocking and errors are as for CreateVolume.
+func (d *Driver) NodeGetInfo(ctx context.Context) (*csi.NodeGetInfoResponse, error) {
+	l, err := d.acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer l.release()
+	return call(ctx, d, l.node.NodeGetInfo, &csi.NodeGetInfoRequest{})
+}
+
+// acquire returns the connection if a call can be sent over it now; release it afterwards.
+func (d *Driver) acquire(ctx context.Context) (*link, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, outcome.With(outcome.Unchanged, status.FromContextError(err).Err())
+	}
+	d.mu.Lock()
+	l, away := d.link, d.back != nil
+	d.mu.Unlock()
+	if away || !l.acquire() {
+		return nil, outcome.With(outcome.Unchanged,
+			status.Errorf(codes.Unavailable, "the CSI driver at %q is away, nothing was sent", d.cfg.Address))
+	}
+	return l, nil
+}
+
+// call sends req under the deadline of each call.
+func call[Q, R any](ctx context.Context, d *Driver, f method[Q, R], req Q) (R, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.Timeout)
+	defer cancel()
+	return f(ctx, req)
+}
+
+// ask is call for a connection that is still being looked at: a loss of it is errRestarted.
+func ask[Q, R any](ctx context.Context, d *Driver, l *link, f method[Q, R], req Q) (R, error) {
+	resp, err := call(ctx, d, f, req)
+	if err != nil && l.lostBy(ctx, err) {
+		err = errRestarted
+	}
+	return resp, err
+}

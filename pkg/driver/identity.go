@@ -1,0 +1,85 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// PluginSet is a set of plugin capabilities. Nil is the empty set.
+type PluginSet map[csi.PluginCapability_Service_Type]struct{}
+
+// Has reports whether c is in the set.
+func (s PluginSet) Has(c csi.PluginCapability_Service_Type) bool {
+	_, ok := s[c]
+	return ok
+}
+
+// ControllerSet is a set of controller capabilities. Nil is the empty set.
+type ControllerSet map[csi.ControllerServiceCapability_RPC_Type]struct{}
+
+// Has reports whether c is in the set.
+func (s ControllerSet) Has(c csi.ControllerServiceCapability_RPC_Type) bool {
+	_, ok := s[c]
+	return ok
+}
+
+// Identity is who the driver is and what it can do. It is read-only.
+type Identity struct {
+	// Name is the driver's name, never empty.
+	Name string
+	// Plugin holds its plugin capabilities.
+	Plugin PluginSet
+	// Controller holds its controller capabilities.
+	Controller ControllerSet
+}
+
+// difference returns nil when now is the same driver as before, otherwise an error that names both.
+func difference(before, now Identity) error {
+	var errs []error
+	if before.Name != now.Name {
+		errs = append(errs, fmt.Errorf("its name was %q and is %q", before.Name, now.Name))
+	}
+	if !maps.Equal(before.Plugin, now.Plugin) {
+		errs = append(errs, fmt.Errorf("its plugin capabilities were %v and are %v", names(before.Plugin), names(now.Plugin)))
+	}
+	if !maps.Equal(before.Controller, now.Controller) {
+		errs = append(errs, fmt.Errorf("its controller capabilities were %v and are %v", names(before.Controller), names(now.Controller)))
+	}
+	return errors.Join(errs...)
+}
+
+// names lists a capability set in the order of the CSI specification.
+func names[C interface {
+	~int32
+	fmt.Stringer
+}](set map[C]struct{}) []string {
+	list := []string{}
+	for _, c := range slices.Sorted(maps.Keys(set)) {
+		list = append(list, c.String())
+	}
+	return list
+}
+
+func pluginSet(resp *csi.GetPluginCapabilitiesResponse) PluginSet {
+	set := PluginSet{}
+	for _, c := range resp.GetCapabilities() {
+		if t := c.GetService().GetType(); t != csi.PluginCapability_Service_UNKNOWN {
+			set[t] = struct{}{}
+		}
+	}
+	return set
+}
+
+func controllerSet(resp *csi.ControllerGetCapabilitiesResponse) ControllerSet {
+	set := ControllerSet{}
+	for _, c := range resp.GetCapabilities() {
+		if t := c.GetRpc().GetType(); t != csi.ControllerServiceCapability_RPC_UNKNOWN {
+			set[t] = struct{}{}
+		}
+	}
+	return set
+}

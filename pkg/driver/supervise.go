@@ -1,0 +1,120 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/klog/v2"
+)
+
+// Ready reports whether the driver is there: connected, and known to be the one that Connect met.
+func (d *Driver) Ready() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.back == nil && d.link.alive()
+}
+
+// Gate blocks while the driver is away. It returns an error only when ctx has ended, and that is the
+// cause of ctx's end. It fits loop.Config.Gate.
+func (d *Driver) Gate(ctx context.Context) error {
+	for {
+		d.mu.Lock()
+		back := d.back
+		d.mu.Unlock()
+		if back == nil {
+			return nil
+		}
+		select {
+		case <-back:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// OnReady has f called each time the driver has returned after it was away, after Gate has opened. f must
+// not block: it is called by Supervise, in the order of registration.
+func (d *Driver) OnReady(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.hooks = append(d.hooks, f)
+}
+
+// Supervise watches the connection. When it is lost, Supervise closes the gate, connects again, waits
+// until the driver is ready and compares its name and capabilities with those that Connect found; if they
+// are the same, the gate opens. It returns nil when ctx has ended, and an error when the driver came back
+// as another one, when it answers with an error that waiting cannot cure, or when it was away for
+// Config.AwayLimit; the gate then stays closed. Calls in flight do not depend on ctx.
+func (d *Driver) Supervise(ctx context.Context) error {
+	for d.link.lost(ctx) {
+		if err := d.regain(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil //nolint:nilerr // the wait was ended by our caller
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// regain brings the driver back, or returns why it cannot.
+func (d *Driver) regain(ctx context.Context) error {
+	logger := klog.FromContext(ctx)
+	logger.Error(nil, "Lost the connection to the CSI driver, waiting for its return", "driver", d.identity.Name, "address", d.cfg.Address)
+	d.mu.Lock()
+	d.back = make(chan struct{})
+	d.link.retire()
+	d.mu.Unlock()
+
+	wait := newPatience(d.cfg.Address)
+	if d.cfg.AwayLimit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, d.cfg.AwayLimit, fmt.Errorf("the driver may be away for %s and no longer", d.cfg.AwayLimit))
+		defer cancel()
+	}
+	l, identity, err := d.establish(ctx, wait, d.recognise)
+	if err != nil {
+		return err
+	}
+	if err := difference(d.identity, identity); err != nil {
+		l.retire()
+		return fmt.Errorf("the CSI driver at %q came back changed: %w", d.cfg.Address, err)
+	}
+	d.mu.Lock()
+	d.link = l
+	close(d.back)
+	d.back = nil
+	hooks := d.hooks
+	d.mu.Unlock()
+	logger.Info("The CSI driver is back", "driver", identity.Name, "address", d.cfg.Address, "away", wait.waited())
+	for _, f := range hooks {
+		f()
+	}
+	return nil
+}
+
+// recognise asks a driver that came back. It has just started, so what says "not yet" to any question is
+// asked again from the beginning.
+func (d *Driver) recognise(ctx context.Context, l *link, wait *patience) (Identity, error) {
+	for {
+		identity, err := d.recogniseOnce(ctx, l, wait)
+		if err == nil || ctx.Err() != nil || !notYet(err) {
+			return identity, err
+		}
+		wait.setback(ctx, fmt.Errorf("%w: %w", errNotYet, err))
+		if !pause(ctx, probeEvery) {
+			return Identity{}, ctx.Err()
+		}
+	}
+}
+
+func (d *Driver) recogniseOnce(ctx context.Context, l *link, wait *patience) (Identity, error) {
+	if err := d.probe(ctx, l, wait); err != nil {
+		return Identity{}, err
+	}
+	name, err := d.askName(ctx, l)
+	if err != nil {
+		return Identity{}, err
+	}
+	return d.askCapabilities(ctx, l, name)
+}
