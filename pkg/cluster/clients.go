@@ -1,0 +1,144 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+
+	snapclientset "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
+	gatewayclient "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned/typed/apis/v1beta1"
+)
+
+// ClientConfig describes the clients. The zero value of a Limits takes the default that its field names.
+type ClientConfig struct {
+	// Version of this program, for the user agent. "" means unknown.
+	Version string
+	// Provisioning limits the core, snapshot and gateway clients, each in a bucket of its own; --kube-api-qps and
+	// --kube-api-burst. Default: 5 and 10.
+	Provisioning Limits
+	// Capacity limits the capacity client and the owner walk; --kube-api-capacity-qps and -burst. Default: 1 and 5.
+	Capacity Limits
+	// Markers limits the writes of markers on claims. Default: 20 and 50, so that a marker is never behind other work.
+	Markers Limits
+	// Events limits the writing of events. Default: the higher of Provisioning and 20 and 100; events are small,
+	// and what waits here waits nowhere else.
+	Events Limits
+}
+
+// Clients are the ways to the API server, by purpose. Each has its own rate limit and none waits for another.
+// They may be used concurrently.
+type Clients struct {
+	// Core is for everything built in: reads, watches, and the writes of claims and PersistentVolumes.
+	Core kubernetes.Interface
+	// Events only writes events.
+	Events kubernetes.Interface
+	// Lease is for the lease and its events; it is not limited.
+	Lease kubernetes.Interface
+	// Markers only writes the markers of creates in flight.
+	Markers kubernetes.Interface
+	// Capacity is for CSIStorageCapacity objects.
+	Capacity kubernetes.Interface
+	// Metadata reads the owners of our pod; it has the limits of Capacity.
+	Metadata metadata.Interface
+	// Snapshot is for VolumeSnapshots and their contents.
+	Snapshot snapclientset.Interface
+	// Gateway is for ReferenceGrants.
+	Gateway gatewayclient.GatewayV1beta1Interface
+}
+
+const contentTypeProtobuf = "application/vnd.kubernetes.protobuf"
+
+// NewClients makes the clients. It makes no request and does not change cfg. The error names every limit that is wrong.
+func NewClients(cfg *rest.Config, clients ClientConfig) (*Clients, error) {
+	if cfg == nil {
+		return nil, errNoConfig
+	}
+	clients = clients.withDefaults()
+	if err := errors.Join(
+		wrapLimits("provisioning client", clients.Provisioning), wrapLimits("capacity client", clients.Capacity),
+		wrapLimits("marker client", clients.Markers), wrapLimits("event client", clients.Events),
+	); err != nil {
+		return nil, err
+	}
+	unlimited := Limits{QPS: -1}
+	c := &Clients{}
+	for _, client := range []struct {
+		name   string
+		into   *kubernetes.Interface
+		limits Limits
+	}{
+		{"core", &c.Core, clients.Provisioning},
+		{"event", &c.Events, clients.Events},
+		{"lease", &c.Lease, unlimited},
+		{"marker", &c.Markers, clients.Markers},
+		{"capacity", &c.Capacity, clients.Capacity},
+	} {
+		made, err := kubernetes.NewForConfig(limited(cfg, clients.Version, client.limits, contentTypeProtobuf))
+		if err != nil {
+			return nil, fmt.Errorf("%s client: %w", client.name, err)
+		}
+		*client.into = made
+	}
+	// Custom resources and metadata of any kind are served as JSON.
+	json := func(limits Limits) *rest.Config {
+		return limited(cfg, clients.Version, limits, runtime.ContentTypeJSON)
+	}
+	var err error
+	if c.Metadata, err = metadata.NewForConfig(json(clients.Capacity)); err != nil {
+		return nil, fmt.Errorf("metadata client: %w", err)
+	}
+	if c.Snapshot, err = snapclientset.NewForConfig(json(clients.Provisioning)); err != nil {
+		return nil, fmt.Errorf("snapshot client: %w", err)
+	}
+	if c.Gateway, err = gatewayclient.NewForConfig(json(clients.Provisioning)); err != nil {
+		return nil, fmt.Errorf("gateway client: %w", err)
+	}
+	return c, nil
+}
+
+func wrapLimits(name string, l Limits) error {
+	if err := l.validate(); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+func (c ClientConfig) withDefaults() ClientConfig {
+	orDefault := func(l *Limits, qps float32, burst int) {
+		if *l == (Limits{}) {
+			*l = Limits{QPS: qps, Burst: burst}
+		}
+		if l.QPS == 0 {
+			l.QPS = 5
+		}
+	}
+	orDefault(&c.Provisioning, 5, 10)
+	orDefault(&c.Capacity, 1, 5)
+	orDefault(&c.Markers, 20, 50)
+	if c.Events == (Limits{}) && c.Provisioning.QPS < 0 {
+		c.Events = Limits{QPS: -1}
+	}
+	orDefault(&c.Events, max(c.Provisioning.QPS, 20), max(c.Provisioning.Burst, 100))
+	return c
+}
+
+// limited returns a copy of cfg with one bucket for all API groups of the client that is made from it.
+func limited(cfg *rest.Config, version string, limits Limits, contentType string) *rest.Config {
+	c := rest.CopyConfig(cfg)
+	c.UserAgent = UserAgent(version)
+	c.QPS, c.Burst = limits.QPS, limits.Burst
+	if limits.QPS < 0 {
+		c.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter()
+	} else {
+		c.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(limits.QPS, limits.Burst)
+	}
+	c.ContentType = contentType
+	if contentType == contentTypeProtobuf {
+		c.AcceptContentTypes = contentTypeProtobuf + "," + runtime.ContentTypeJSON
+	}
+	return c
+}

@@ -1,0 +1,99 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"slices"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/klog/v2"
+)
+
+// Address says where the API server is. The zero value means "inside the cluster".
+type Address struct {
+	// KubeconfigEnv is the value of the environment variable KUBECONFIG. It wins over Kubeconfig, and may
+	// be a list of files, which are merged as kubectl merges them.
+	KubeconfigEnv string
+	// Kubeconfig is the flag --kubeconfig.
+	Kubeconfig string
+	// Master is the flag --master: the server's URL, alone or in place of the one in the kubeconfig.
+	Master string
+}
+
+// RESTConfig reads the configuration of API requests: from the kubeconfig that applies, else from Master alone,
+// else from the service account of the pod. It reads files and makes no request. The result has no limits and
+// no user agent; NewClients sets them on copies.
+func RESTConfig(ctx context.Context, from Address) (*rest.Config, error) {
+	rules, path := loadingRules(ctx, from)
+	if path == "" && from.Master == "" {
+		config, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("in-cluster configuration (no --kubeconfig, --master or KUBECONFIG is set): %w", err)
+		}
+		return config, nil
+	}
+	overrides := &clientcmd.ConfigOverrides{ClusterInfo: clientcmdapi.Cluster{Server: from.Master}}
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	switch {
+	case err == nil:
+		return config, nil
+	case path == "":
+		return nil, fmt.Errorf("configuration from --master %q: %w", from.Master, err)
+	case clientcmd.IsEmptyConfig(err):
+		return nil, fmt.Errorf("kubeconfig %q: it does not exist or is empty: %w", path, err)
+	}
+	return nil, fmt.Errorf("kubeconfig %q: %w", path, err)
+}
+
+// loadingRules returns how to read the kubeconfig, and its path or list of paths; "" means none.
+func loadingRules(ctx context.Context, from Address) (*clientcmd.ClientConfigLoadingRules, string) {
+	logger := klog.FromContext(ctx)
+	if from.KubeconfigEnv == "" {
+		return &clientcmd.ClientConfigLoadingRules{ExplicitPath: from.Kubeconfig}, from.Kubeconfig
+	}
+	logger.Info("The environment variable KUBECONFIG decides", "kubeconfig", from.KubeconfigEnv, "flag", from.Kubeconfig)
+	files := slices.DeleteFunc(filepath.SplitList(from.KubeconfigEnv), func(path string) bool { return path == "" })
+	if len(files) == 1 {
+		return &clientcmd.ClientConfigLoadingRules{ExplicitPath: files[0]}, files[0]
+	}
+	return &clientcmd.ClientConfigLoadingRules{
+		Precedence:       files,
+		WarnIfAllMissing: true,
+		Warner:           func(err error) { logger.Info("Kubeconfig is not complete", "reason", err.Error()) },
+	}, from.KubeconfigEnv
+}
+
+// Limits bound the rate of one client's requests.
+type Limits struct {
+	// QPS is requests a second; 0 means client-go's default of 5, a negative value means no limit.
+	QPS float32
+	// Burst is how many may follow each other at once; it must be above zero unless QPS is negative.
+	Burst int
+}
+
+func (l Limits) validate() error {
+	switch {
+	case l.QPS != l.QPS || l.QPS > maxQPS || l.QPS < -maxQPS: //nolint:gocritic // NaN is the one value that differs from itself
+		return fmt.Errorf("QPS must be a finite number, not %v", l.QPS)
+	case l.QPS >= 0 && l.Burst <= 0:
+		return fmt.Errorf("burst must be above zero, not %d", l.Burst)
+	}
+	return nil
+}
+
+const maxQPS = 1e9
+
+// UserAgent is what the API server's audit log shows of us.
+func UserAgent(version string) string {
+	if version == "" {
+		version = "unknown"
+	}
+	return fmt.Sprintf("csi-provisioner/%s (%s/%s)", version, runtime.GOOS, runtime.GOARCH)
+}
+
+var errNoConfig = errors.New("no rest.Config")

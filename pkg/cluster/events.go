@@ -1,0 +1,260 @@
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// eventWriters is how many events are written at once. Events of one object go through one writer, in order.
+	eventWriters = 4
+	// maxQueuedEvents bounds what waits for one writer while the API server is away.
+	maxQueuedEvents = 5000
+	// eventMemory is how many objects one writer remembers, to count events that repeat.
+	eventMemory = 1024
+	// eventRetryStart and eventRetryMax bound the wait before an event is sent again.
+	eventRetryStart, eventRetryMax = time.Second, 10 * time.Second
+)
+
+// Component returns the source of the events of the claim and volume loop: <driver>_<hostname>_<uuid>. The UUID is
+// made from the other two, so that events of a process that was restarted count on.
+func Component(driver, hostname string) string {
+	sum := sha256.Sum256([]byte(driver + "\x00" + hostname))
+	id := sum[:16]
+	id[6] = id[6]&0x0f | 0x80 // version 8: made by a rule of our own
+	id[8] = id[8]&0x3f | 0x80
+	return fmt.Sprintf("%s_%s_%x-%x-%x-%x-%x", driver, hostname, id[:4], id[4:6], id[6:8], id[8:10], id[10:])
+}
+
+// Events writes events in the background: what is recorded waits in a queue of its own and is written in the order in
+// which it came, repeated until the API server takes it. Equal ones are counted, similar ones merged and floods of one
+// object cut off, as client-go does. It may be used concurrently.
+type Events struct {
+	logger klog.Logger
+	queues [eventWriters]*eventQueue
+}
+
+// NewEvents assembles the writer; Run starts it. What is recorded before waits. The client should be one that
+// nothing else uses. ctx gives the logger.
+func NewEvents(ctx context.Context, client kubernetes.Interface) *Events {
+	e := &Events{logger: klog.FromContext(ctx)}
+	for n := range e.queues {
+		e.queues[n] = newEventQueue(client)
+	}
+	return e
+}
+
+// Run writes events until ctx ends; then it returns, with the number of those that were not written in the error.
+// Call Flush first.
+func (e *Events) Run(ctx context.Context) error {
+	ctx = klog.NewContext(ctx, e.logger)
+	var writers sync.WaitGroup
+	for _, q := range e.queues {
+		writers.Go(func() { q.run(ctx) })
+	}
+	writers.Wait()
+	if n := e.queued(); n > 0 {
+		return fmt.Errorf("%d events were not written", n)
+	}
+	return nil
+}
+
+// Flush returns when everything recorded so far is written, or with an error when ctx ends before that.
+func (e *Events) Flush(ctx context.Context) error {
+	for _, q := range e.queues {
+		select {
+		case <-q.flushed():
+		case <-ctx.Done():
+			return fmt.Errorf("%d events are not written yet: %w", e.queued(), context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+func (e *Events) queued() int {
+	n := 0
+	for _, q := range e.queues {
+		n += q.len()
+	}
+	return n
+}
+
+// add puts event into the queue of its object.
+func (e *Events) add(event *corev1.Event) {
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(event.InvolvedObject.UID))
+	_, _ = hash.Write([]byte(event.InvolvedObject.Name))
+	if !e.queues[hash.Sum32()%eventWriters].add(event) {
+		e.logger.Error(nil, "Event dropped because too many wait for the API server",
+			"object", klog.KRef(event.InvolvedObject.Namespace, event.InvolvedObject.Name), "reason", event.Reason)
+	}
+}
+
+// eventQueue is what waits for one writer.
+type eventQueue struct {
+	client     kubernetes.Interface
+	correlator *record.EventCorrelator
+	wake       chan struct{} // holds one token when the queue may have something
+
+	mu      sync.Mutex
+	waiting []*corev1.Event // the first is being written
+	empty   chan struct{}   // closed when waiting is empty; nil when nobody asked
+}
+
+func newEventQueue(client kubernetes.Interface) *eventQueue {
+	return &eventQueue{
+		client:     client,
+		correlator: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{LRUCacheSize: eventMemory}),
+		wake:       make(chan struct{}, 1),
+	}
+}
+
+func (q *eventQueue) add(event *corev1.Event) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.waiting) >= maxQueuedEvents {
+		return false
+	}
+	q.waiting = append(q.waiting, event)
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+func (q *eventQueue) len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.waiting)
+}
+
+// flushed returns a channel that is closed when the queue is empty.
+func (q *eventQueue) flushed() <-chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.empty == nil {
+		q.empty = make(chan struct{})
+	}
+	empty := q.empty
+	if len(q.waiting) == 0 {
+		close(q.empty)
+		q.empty = nil
+	}
+	return empty
+}
+
+func (q *eventQueue) first() *corev1.Event {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.waiting) == 0 {
+		return nil
+	}
+	return q.waiting[0]
+}
+
+func (q *eventQueue) removeFirst() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiting[0] = nil
+	q.waiting = q.waiting[1:]
+	if len(q.waiting) == 0 {
+		q.waiting = nil // the array behind it has moved on
+		if q.empty != nil {
+			close(q.empty)
+			q.empty = nil
+		}
+	}
+}
+
+func (q *eventQueue) run(ctx context.Context) {
+	for {
+		event := q.first()
+		if event == nil {
+			select {
+			case <-q.wake:
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		if !q.write(ctx, event) {
+			return
+		}
+		q.removeFirst()
+	}
+}
+
+// write sends one event until it is taken or refused for good. It returns false when ctx ended before that.
+func (q *eventQueue) write(ctx context.Context, event *corev1.Event) bool {
+	result, err := q.correlator.EventCorrelate(event)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Event cannot be merged with earlier ones", "reason", event.Reason)
+	}
+	if result.Skip || result.Event == nil {
+		return true
+	}
+	for wait := eventRetryStart; ; wait = min(2*wait, eventRetryMax) {
+		if ctx.Err() != nil {
+			return false
+		}
+		written, err := q.send(ctx, result)
+		if err == nil {
+			q.correlator.UpdateState(written)
+			return true
+		}
+		if refused(err) {
+			logRefused(ctx, event, err)
+			return true
+		}
+		klog.FromContext(ctx).V(2).Info("Event is sent again later", "reason", err.Error(), "after", wait)
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (q *eventQueue) send(ctx context.Context, result *record.EventCorrelateResult) (*corev1.Event, error) {
+	events := q.client.CoreV1().Events(result.Event.Namespace)
+	if result.Event.Count > 1 {
+		written, err := events.PatchWithEventNamespaceWithContext(ctx, result.Event, result.Patch)
+		if !apierrors.IsNotFound(err) {
+			return written, err
+		}
+	}
+	// New, or the API server has dropped the one that we counted on.
+	event := result.Event.DeepCopy()
+	event.ResourceVersion = ""
+	return events.CreateWithEventNamespaceWithContext(ctx, event)
+}
+
+// refused says that the API server has answered and will answer the same again.
+func refused(err error) bool {
+	if _, answered := errors.AsType[*apierrors.StatusError](err); !answered {
+		return false
+	}
+	return !apierrors.IsTooManyRequests(err) && !apierrors.IsServiceUnavailable(err) && !apierrors.IsInternalError(err) &&
+		!apierrors.IsServerTimeout(err) && !apierrors.IsTimeout(err) && !apierrors.IsUnauthorized(err)
+}
+
+func logRefused(ctx context.Context, event *corev1.Event, err error) {
+	logger := klog.FromContext(ctx)
+	if apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		logger = logger.V(5)
+	}
+	logger.Info("API server refuses event", "err", err, "reason", event.Reason,
+		"object", klog.KRef(event.InvolvedObject.Namespace, event.InvolvedObject.Name))
+}

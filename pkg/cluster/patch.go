@@ -1,0 +1,70 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
+)
+
+// FinalizerPatch is a change of one finalizer of one PersistentVolume.
+type FinalizerPatch struct {
+	// PV is the PersistentVolume's name and UID its UID: another one of the same name is left alone. Required.
+	PV  string
+	UID types.UID
+	// Finalizer to add or remove; the others are not touched. Required.
+	Finalizer string
+	// Remove takes it off; false puts it on.
+	Remove bool
+}
+
+// PatchPVFinalizer applies p by one PATCH that carries nothing else, so it cannot undo another writer's change. A
+// PersistentVolume that is gone, or whose name another one has, is success for a removal and ErrGone for an addition.
+func PatchPVFinalizer(ctx context.Context, client kubernetes.Interface, p FinalizerPatch) error {
+	body, err := p.body()
+	if err != nil {
+		return err
+	}
+	volumes := client.CoreV1().PersistentVolumes()
+	err = retry.OnError(conflictBackoff, func(err error) bool { return apierrors.IsConflict(err) && ctx.Err() == nil }, func() error {
+		_, err := volumes.Patch(ctx, p.PV, types.StrategicMergePatchType, body, metav1.PatchOptions{})
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		// Either the UID differs, or others wrote faster than the API server could repeat the patch.
+		pv, readErr := volumes.Get(ctx, p.PV, metav1.GetOptions{})
+		switch {
+		case readErr != nil:
+			return readErr
+		case pv.UID != p.UID:
+			return fmt.Errorf("%w: the one of this name has the UID %s, not %s", ErrGone, pv.UID, p.UID)
+		}
+		return err
+	})
+	gone := apierrors.IsNotFound(err) || errors.Is(err, ErrGone)
+	switch {
+	case err == nil, gone && p.Remove:
+		return nil
+	case apierrors.IsNotFound(err):
+		err = fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	return fmt.Errorf("patch finalizer of PersistentVolume %q: %w", p.PV, err)
+}
+
+func (p FinalizerPatch) body() ([]byte, error) {
+	key := "finalizers"
+	if p.Remove {
+		key = "$deleteFromPrimitiveList/finalizers"
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.UID, key: []string{p.Finalizer}}})
+	if err != nil {
+		return nil, fmt.Errorf("finalizer patch of PersistentVolume %q: %w", p.PV, err)
+	}
+	return body, nil
+}

@@ -1,0 +1,80 @@
+package cluster
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/tools/record/util"
+	"k8s.io/client-go/tools/reference"
+	"k8s.io/klog/v2"
+)
+
+// Recorder records events of one component. Its methods never block and may be called concurrently.
+type Recorder struct {
+	events    *Events
+	component string
+	mirror    bool
+}
+
+var _ record.EventRecorder = (*Recorder)(nil)
+
+// Recorder returns a recorder whose events have this source. Each event is also logged.
+func (e *Events) Recorder(component string) *Recorder {
+	return &Recorder{events: e, component: component, mirror: true}
+}
+
+// QuietRecorder is Recorder without the log lines; for events of the lease, which are logged by who holds it.
+func (e *Events) QuietRecorder(component string) *Recorder {
+	return &Recorder{events: e, component: component}
+}
+
+// Event records an event on object, which may also be a *corev1.ObjectReference.
+func (r *Recorder) Event(object runtime.Object, eventType, reason, message string) {
+	r.AnnotatedEventf(object, nil, eventType, reason, "%s", message)
+}
+
+// Eventf is Event with a format.
+func (r *Recorder) Eventf(object runtime.Object, eventType, reason, format string, args ...any) {
+	r.AnnotatedEventf(object, nil, eventType, reason, format, args...)
+}
+
+// AnnotatedEventf is Eventf with annotations on the event.
+func (r *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string]string, eventType, reason, format string, args ...any) {
+	logger, message := r.events.logger, fmt.Sprintf(format, args...)
+	ref, err := reference.GetReference(scheme.Scheme, object)
+	if err != nil {
+		logger.Error(err, "Event has no object to be about", "reason", reason, "message", message)
+		return
+	}
+	if !util.ValidateEventType(eventType) {
+		logger.Error(nil, "Event has an unknown type", "type", eventType, "reason", reason)
+		return
+	}
+	now := metav1.Now()
+	namespace := ref.Namespace
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault
+	}
+	event := &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: eventName(ref.Name, now.Time), Namespace: namespace, Annotations: annotations},
+		InvolvedObject: *ref,
+		Reason:         reason, Message: message, Type: eventType,
+		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		Source: corev1.EventSource{Component: r.component}, ReportingController: r.component,
+	}
+	if r.mirror {
+		logger.Info("Event occurred", "object", klog.KRef(ref.Namespace, ref.Name), "fieldPath", ref.FieldPath,
+			"kind", ref.Kind, "apiVersion", ref.APIVersion, "type", eventType, "reason", reason, "message", message)
+	}
+	r.events.add(event)
+}
+
+// eventName makes an event's name as client-go does: unique by its time.
+func eventName(object string, at time.Time) string {
+	return util.GenerateEventName(object, at.UnixNano())
+}

@@ -1,0 +1,103 @@
+package cluster
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+)
+
+// pv is the transform of the PersistentVolume cache.
+func (t *trimmer) pv(obj any) (any, error) {
+	pv, ok := obj.(*corev1.PersistentVolume)
+	if !ok {
+		return obj, nil
+	}
+	if t.ownPV(pv) {
+		t.trimMeta(&pv.ObjectMeta)
+		return pv, nil
+	}
+	f := &foreignPV{
+		name: pv.Name, uid: string(pv.UID), resourceVersion: pv.ResourceVersion,
+		phase: t.shared(string(pv.Status.Phase)),
+	}
+	if pv.Spec.CSI != nil {
+		f.driver = t.shared(pv.Spec.CSI.Driver)
+	}
+	if ref := pv.Spec.ClaimRef; ref != nil {
+		f.claimNamespace, f.claimName, f.claimUID = t.shared(ref.Namespace), ref.Name, string(ref.UID)
+		if strings.HasSuffix(f.name, f.claimUID) {
+			f.claimUID = f.name[len(f.name)-len(f.claimUID):]
+		}
+	}
+	return f, nil
+}
+
+// ownPV is true for every PersistentVolume that this driver may have to delete, and for those that only name it: a
+// volume whose annotation names another provisioner is not ours to delete, but can be the source of a clone.
+func (t *trimmer) ownPV(pv *corev1.PersistentVolume) bool {
+	return (pv.Spec.CSI != nil && t.ours(pv.Spec.CSI.Driver)) ||
+		t.ours(pv.Annotations[wellknown.AnnProvisionedBy]) || t.ours(pv.Annotations[wellknown.AnnMigratedTo])
+}
+
+// foreignPV is what is kept of a PersistentVolume of another driver: enough to see that its name is taken.
+type foreignPV struct {
+	name, uid, resourceVersion, phase, driver string
+
+	claimNamespace, claimName, claimUID string
+}
+
+// GetObjectMeta makes a foreign PersistentVolume an object to the informer.
+func (f *foreignPV) GetObjectMeta() metav1.Object {
+	return &metav1.ObjectMeta{Name: f.name, UID: types.UID(f.uid), ResourceVersion: f.resourceVersion}
+}
+
+func (f *foreignPV) pv() *corev1.PersistentVolume {
+	pv := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: f.name, UID: types.UID(f.uid), ResourceVersion: f.resourceVersion},
+		Status:     corev1.PersistentVolumeStatus{Phase: corev1.PersistentVolumePhase(f.phase)},
+	}
+	if f.driver != "" {
+		pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: f.driver}
+	}
+	if f.claimName != "" {
+		pv.Spec.ClaimRef = &corev1.ObjectReference{
+			Kind: wellknown.KindClaim, APIVersion: "v1",
+			Namespace: f.claimNamespace, Name: f.claimName, UID: types.UID(f.claimUID),
+		}
+	}
+	return pv
+}
+
+// asPV returns what the cache holds as a PersistentVolume; nil for anything else.
+func asPV(obj any) *corev1.PersistentVolume {
+	switch obj := obj.(type) {
+	case *corev1.PersistentVolume:
+		return obj
+	case *foreignPV:
+		return obj.pv()
+	}
+	return nil
+}
+
+// attachment keeps of a VolumeAttachment which volume it is about, and where.
+func (t *trimmer) attachment(obj any) (any, error) {
+	attachment, ok := obj.(*storagev1.VolumeAttachment)
+	if !ok {
+		return obj, nil
+	}
+	return &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: attachment.Name, UID: attachment.UID, ResourceVersion: attachment.ResourceVersion,
+			DeletionTimestamp: attachment.DeletionTimestamp,
+		},
+		Spec: storagev1.VolumeAttachmentSpec{
+			Attacher: t.shared(attachment.Spec.Attacher), NodeName: t.shared(attachment.Spec.NodeName),
+			Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: attachment.Spec.Source.PersistentVolumeName},
+		},
+	}, nil
+}
