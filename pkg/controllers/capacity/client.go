@@ -1,0 +1,160 @@
+package capacity
+
+import (
+	"context"
+
+	storagev1 "k8s.io/api/storage/v1"
+	storagev1beta1 "k8s.io/api/storage/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	storageinformers "k8s.io/client-go/informers/storage/v1"
+	storagebetainformers "k8s.io/client-go/informers/storage/v1beta1"
+	"k8s.io/client-go/kubernetes"
+	storageclient "k8s.io/client-go/kubernetes/typed/storage/v1"
+	storagebetaclient "k8s.io/client-go/kubernetes/typed/storage/v1beta1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+)
+
+// ObjectsConfig describes Objects. All fields are required.
+type ObjectsConfig struct {
+	// Client makes all calls. Its rate limit is the limit of the controller's writes.
+	Client kubernetes.Interface
+	// Version is the API's version that the server has; see FindVersion.
+	Version Version
+	// DriverName and ManagedBy are the values of the two labels that make an object ours.
+	DriverName, ManagedBy string
+	// Namespace is where the objects are.
+	Namespace string
+}
+
+// Objects are the CSIStorageCapacity objects of one driver and instance: a cache of just these, and the
+// writes. A replica that stands by may run the cache alone. Whatever the version of the API is, the objects
+// are those of v1 here.
+type Objects struct {
+	cfg      ObjectsConfig
+	informer cache.SharedIndexInformer
+	writer   writer
+}
+
+// writer makes the writes in the one namespace. It returns the errors of the API server as they are.
+type writer interface {
+	create(ctx context.Context, object *storagev1.CSIStorageCapacity) (*storagev1.CSIStorageCapacity, error)
+	update(ctx context.Context, object *storagev1.CSIStorageCapacity) (*storagev1.CSIStorageCapacity, error)
+	// delete removes the object only while it has this UID.
+	delete(ctx context.Context, name string, uid types.UID) error
+}
+
+// NewObjects assembles the cache and the client; nothing is read before Run.
+func NewObjects(cfg ObjectsConfig) (*Objects, error) {
+	ours := labels.Set{
+		wellknown.LabelDriverName: cfg.DriverName,
+		wellknown.LabelManagedBy:  cfg.ManagedBy,
+	}.String()
+	filter := func(options *metav1.ListOptions) { options.LabelSelector = ours }
+	o := &Objects{cfg: cfg}
+	// No resync: the poll refreshes, and nothing else is to be gained from it.
+	if cfg.Version == V1beta1 {
+		o.writer = betaWriter{cfg.Client.StorageV1beta1().CSIStorageCapacities(cfg.Namespace)}
+		o.informer = storagebetainformers.NewFilteredCSIStorageCapacityInformer(cfg.Client, cfg.Namespace, 0, nil, filter)
+	} else {
+		o.writer = v1Writer{cfg.Client.StorageV1().CSIStorageCapacities(cfg.Namespace)}
+		o.informer = storageinformers.NewFilteredCSIStorageCapacityInformer(cfg.Client, cfg.Namespace, 0, nil, filter)
+	}
+	if err := o.informer.SetTransform(trimmed); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// Run keeps the cache until ctx ends and returns after its last goroutine. It is called once.
+func (o *Objects) Run(ctx context.Context) { o.informer.RunWithContext(ctx) }
+
+// HasSynced reports whether the cache is complete. It may be called concurrently.
+func (o *Objects) HasSynced() bool { return o.informer.HasSynced() }
+
+// trimmed turns what the server sends into what the cache keeps: the v1 object without its managed fields,
+// which an update that lacks them leaves as they are.
+func trimmed(obj any) (any, error) {
+	object, ok := obj.(*storagev1.CSIStorageCapacity)
+	if beta, is := obj.(*storagev1beta1.CSIStorageCapacity); is {
+		object, ok = fromBeta(beta), true
+	}
+	if !ok {
+		return obj, nil // a tombstone
+	}
+	object.ManagedFields = nil
+	return object, nil
+}
+
+type v1Writer struct {
+	client storageclient.CSIStorageCapacityInterface
+}
+
+func (w v1Writer) create(ctx context.Context, object *storagev1.CSIStorageCapacity) (*storagev1.CSIStorageCapacity, error) {
+	return trimAnswer(w.client.Create(ctx, object, metav1.CreateOptions{}))
+}
+
+func (w v1Writer) update(ctx context.Context, object *storagev1.CSIStorageCapacity) (*storagev1.CSIStorageCapacity, error) {
+	return trimAnswer(w.client.Update(ctx, object, metav1.UpdateOptions{}))
+}
+
+func (w v1Writer) delete(ctx context.Context, name string, uid types.UID) error {
+	return w.client.Delete(ctx, name, *metav1.NewPreconditionDeleteOptions(string(uid)))
+}
+
+func trimAnswer(object *storagev1.CSIStorageCapacity, err error) (*storagev1.CSIStorageCapacity, error) {
+	if err != nil {
+		return nil, err
+	}
+	object.ManagedFields = nil
+	return object, nil
+}
+
+type betaWriter struct {
+	client storagebetaclient.CSIStorageCapacityInterface
+}
+
+func (w betaWriter) create(ctx context.Context, object *storagev1.CSIStorageCapacity) (*storagev1.CSIStorageCapacity, error) {
+	created, err := w.client.Create(ctx, toBeta(object), metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return trimAnswer(fromBeta(created), nil)
+}
+
+func (w betaWriter) update(ctx context.Context, object *storagev1.CSIStorageCapacity) (*storagev1.CSIStorageCapacity, error) {
+	updated, err := w.client.Update(ctx, toBeta(object), metav1.UpdateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return trimAnswer(fromBeta(updated), nil)
+}
+
+func (w betaWriter) delete(ctx context.Context, name string, uid types.UID) error {
+	return w.client.Delete(ctx, name, *metav1.NewPreconditionDeleteOptions(string(uid)))
+}
+
+// fromBeta and toBeta share the parts of their argument.
+
+func fromBeta(o *storagev1beta1.CSIStorageCapacity) *storagev1.CSIStorageCapacity {
+	return &storagev1.CSIStorageCapacity{
+		ObjectMeta:        o.ObjectMeta,
+		NodeTopology:      o.NodeTopology,
+		StorageClassName:  o.StorageClassName,
+		Capacity:          o.Capacity,
+		MaximumVolumeSize: o.MaximumVolumeSize,
+	}
+}
+
+func toBeta(o *storagev1.CSIStorageCapacity) *storagev1beta1.CSIStorageCapacity {
+	return &storagev1beta1.CSIStorageCapacity{
+		ObjectMeta:        o.ObjectMeta,
+		NodeTopology:      o.NodeTopology,
+		StorageClassName:  o.StorageClassName,
+		Capacity:          o.Capacity,
+		MaximumVolumeSize: o.MaximumVolumeSize,
+	}
+}
