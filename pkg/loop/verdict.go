@@ -44,3 +44,6 @@ func (v Verdict) String() string {
 	}
 	return "invalid"
 }
+
+// Wait returns the wait that After asked for, and zero for every other verdict.
+func (v Verdict) Wait() time.Duration { return v.after }

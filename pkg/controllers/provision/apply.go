@@ -1,0 +1,229 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
+	"github.com/csi-sidecars/external-provisioner/pkg/source"
+	"github.com/csi-sidecars/external-provisioner/pkg/topology"
+	"github.com/csi-sidecars/external-provisioner/pkg/volume"
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+)
+
+// cleanupTries is how often the volume of a bad answer is tried to be deleted.
+const cleanupTries = 5
+
+// result is how one attempt ended: with a PersistentVolume to save, or an error.
+type result struct {
+	pv  *corev1.PersistentVolume
+	err error
+	// call is nil when the driver was not called.
+	call *call
+}
+
+// apply carries out the plan of cr, in this order: the source is protected, the secret is read, the claim is
+// marked when marking is strict, the driver is called. It puts cr back before the call, so that the create is
+// known while it runs.
+func (c *Controller) apply(ctx context.Context, cr *create) result {
+	plan := cr.plan
+	if err := c.protectSource(ctx, plan, cr.proto.unanswered); err != nil {
+		return result{err: err}
+	}
+	secrets, err := c.provisionerSecret(ctx, plan, cr.proto.unanswered)
+	if err != nil {
+		return result{err: err}
+	}
+	value := c.markerOf(plan).encode()
+	if c.cfg.MarkerDelay == 0 && !cr.proto.unanswered {
+		if err := c.markers.ensure(ctx, cr.claim, value); err != nil {
+			return result{err: fmt.Errorf("the claim cannot be marked, so the driver is not called (--provisioning-marker-delay=0): %w", err)}
+		}
+	}
+	cr.calling = true
+	c.creates.put(*cr)
+	c.markers.begin(ctx, cr.claim, value)
+	return c.call(ctx, plan, secrets, value)
+}
+
+// call calls the driver and makes a PersistentVolume of its answer.
+func (c *Controller) call(ctx context.Context, plan *Plan, secrets map[string]string, marker string) result {
+	req := withSecrets(plan.Request, secrets)
+	start := time.Now()
+	resp, err := c.cfg.Driver.CreateVolume(ctx, req)
+	ended := &call{start: start, outcome: outcome.OfCreate(err, plan.Reschedulable), code: outcome.Code(err)}
+	if err != nil {
+		return result{err: outcome.With(ended.outcome, err), call: ended}
+	}
+	pv, err := c.accept(ctx, plan, resp.GetVolume(), volume.CheckResponse(plan.Request, resp), func(id string) error {
+		return c.cleanUp(ctx, plan.Claim, marker, &csi.DeleteVolumeRequest{VolumeId: id, Secrets: secrets})
+	})
+	if err != nil {
+		ended.outcome = outcome.Of(err)
+		return result{err: err, call: ended}
+	}
+	return result{pv: pv, call: ended}
+}
+
+// withSecrets returns a copy of the request that carries the secret values: the plan never does.
+func withSecrets(req *csi.CreateVolumeRequest, secrets map[string]string) *csi.CreateVolumeRequest {
+	return &csi.CreateVolumeRequest{
+		Name:                      req.GetName(),
+		CapacityRange:             req.GetCapacityRange(),
+		VolumeCapabilities:        req.GetVolumeCapabilities(),
+		Parameters:                req.GetParameters(),
+		Secrets:                   secrets,
+		VolumeContentSource:       req.GetVolumeContentSource(),
+		AccessibilityRequirements: req.GetAccessibilityRequirements(),
+		MutableParameters:         req.GetMutableParameters(),
+	}
+}
+
+// accept makes the PersistentVolume. A volume that cannot be used is cleaned up: done, the create has ended and
+// a repetition is put off for long; not done, the volume is still there and the create goes on.
+func (c *Controller) accept(ctx context.Context, plan *Plan, vol *csi.Volume, bad error, cleanUp func(id string) error) (*corev1.PersistentVolume, error) {
+	if bad != nil {
+		response, _ := errors.AsType[*volume.BadResponse](bad)
+		if response == nil || response.VolumeID == "" {
+			return nil, outcome.With(outcome.Background, bad)
+		}
+		if err := cleanUp(response.VolumeID); err != nil {
+			return nil, outcome.With(outcome.Background, fmt.Errorf("%w; cleanup failed, volume %s is orphaned until it succeeds: %w", bad, plan.Request.GetName(), err))
+		}
+		return nil, outcome.WithSlow(outcome.Failed, bad)
+	}
+	pv := c.buildPV(plan, vol)
+	if !plan.Translated {
+		return pv, nil
+	}
+	inTree, err := c.cfg.Translator.TranslateToInTree(pv)
+	if err == nil {
+		return inTree, nil
+	}
+	err = fmt.Errorf("translate PersistentVolume %s to %s: %w", pv.Name, c.cfg.Settings.InTree, err)
+	if cerr := cleanUp(vol.GetVolumeId()); cerr != nil {
+		return nil, outcome.With(outcome.Background, fmt.Errorf("%w; cleanup failed, volume %s is orphaned until it succeeds: %w", err, pv.Name, cerr))
+	}
+	return nil, outcome.With(outcome.Failed, err)
+}
+
+func (c *Controller) buildPV(plan *Plan, vol *csi.Volume) *corev1.PersistentVolume {
+	var affinity *corev1.VolumeNodeAffinity
+	if c.cfg.Settings.Capabilities.Topology {
+		affinity = topology.Affinity(vol.GetAccessibleTopology())
+	}
+	return volume.BuildPV(volume.PVInput{
+		Name:            plan.Request.GetName(),
+		Driver:          c.cfg.Settings.Driver,
+		ProvisionedBy:   plan.Class.Provisioner,
+		Identity:        c.cfg.Settings.Identity,
+		Claim:           plan.Claim,
+		ClassName:       volume.ClassName(plan.Claim),
+		ReclaimPolicy:   plan.Class.ReclaimPolicy,
+		MountOptions:    plan.Class.MountOptions,
+		FSType:          plan.FSType,
+		Secrets:         plan.Secrets,
+		VACName:         plan.VACName,
+		PublishReadonly: c.cfg.Settings.PublishReadonly,
+		Request:         plan.Request,
+		Volume:          vol,
+		NodeAffinity:    affinity,
+	})
+}
+
+// cleanUp deletes the volume of an answer that cannot be used. The claim is marked first: from here on the
+// volume is known to exist, and only this process knows.
+func (c *Controller) cleanUp(ctx context.Context, claim *corev1.PersistentVolumeClaim, marker string, req *csi.DeleteVolumeRequest) error {
+	if err := c.markers.ensure(ctx, claim, marker); err != nil {
+		klog.FromContext(ctx).V(4).Info("Claim not marked before the clean-up", "err", err)
+	}
+	var err error
+	for range cleanupTries {
+		if err = c.cfg.Driver.DeleteVolume(ctx, req); err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// provisionerSecret reads the values for the call, nil when there are none. When the claim is going and a create
+// is outstanding, a secret that is gone must not keep it for ever: then the call is made without.
+func (c *Controller) provisionerSecret(ctx context.Context, plan *Plan, outstanding bool) (map[string]string, error) {
+	ref := plan.Secrets.Provisioner
+	if ref == nil {
+		return nil, nil //nolint:nilnil // no secret, no values
+	}
+	secret, err := cluster.GetSecret(ctx, c.cfg.Client, ref.Namespace, ref.Name)
+	if err != nil {
+		if outstanding && apierrors.IsNotFound(err) && c.isGoing(plan.Claim.UID) {
+			klog.FromContext(ctx).Info("Secret is gone while the claim is being deleted, going on without", "secret", klog.KRef(ref.Namespace, ref.Name))
+			return nil, nil //nolint:nilnil // no secret, no values
+		}
+		return nil, fmt.Errorf("read provisioner secret %s in namespace %s: %w", ref.Name, ref.Namespace, err)
+	}
+	return values(secret), nil
+}
+
+func values(secret *corev1.Secret) map[string]string {
+	values := make(map[string]string, len(secret.Data))
+	for key, value := range secret.Data {
+		values[key] = string(value)
+	}
+	return values
+}
+
+// isGoing reports whether the claim is gone or being deleted.
+func (c *Controller) isGoing(uid types.UID) bool {
+	claim := c.cfg.Cache.ClaimByUID(uid)
+	return claim == nil || claim.DeletionTimestamp != nil
+}
+
+// protectSource puts our finalizer on the source, the last thing before the call. What an outstanding create
+// reads from is not let go because of an error here: it may be too late for a finalizer, not for the create.
+func (c *Controller) protectSource(ctx context.Context, plan *Plan, outstanding bool) error {
+	ref := plan.Source
+	name := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+	var err error
+	switch ref.Kind {
+	case source.None, source.Populator:
+		return nil
+	case source.Claim:
+		if claim := c.cfg.Cache.Claim(ref.Namespace, ref.Name); claim != nil && has(claim.Finalizers, wellknown.FinalizerCloneSource) {
+			return nil
+		}
+		_, err = cluster.UpdateClaim(ctx, c.cfg.Client, name, "", func(live *corev1.PersistentVolumeClaim) bool {
+			var changed bool
+			live.Finalizers, changed = cluster.AddFinalizer(live.Finalizers, wellknown.FinalizerCloneSource)
+			return changed
+		})
+	case source.Snapshot:
+		_, err = cluster.UpdateSnapshot(ctx, c.cfg.Snapshots, name, "", func(live *snapshotv1.VolumeSnapshot) bool {
+			var changed bool
+			live.Finalizers, changed = cluster.AddFinalizer(live.Finalizers, wellknown.FinalizerSnapshotSource)
+			return changed
+		})
+		if apierrors.IsForbidden(err) {
+			klog.FromContext(ctx).Info("Snapshot is restored from without protection, grant update on volumesnapshots.snapshot.storage.k8s.io", "VolumeSnapshot", klog.KRef(ref.Namespace, ref.Name), "err", err)
+			return nil
+		}
+	}
+	if err == nil || outstanding {
+		return nil
+	}
+	return fmt.Errorf("protect %s %s/%s as data source: %w", ref.KindName, ref.Namespace, ref.Name, err)
+}
+
+func has(finalizers []string, finalizer string) bool {
+	_, absent := cluster.AddFinalizer(finalizers, finalizer)
+	return !absent
+}

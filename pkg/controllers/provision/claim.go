@@ -1,0 +1,264 @@
+package provision
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
+	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
+	"github.com/csi-sidecars/external-provisioner/pkg/volume"
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+)
+
+// syncClaim brings one claim as far as it goes now.
+func (c *Controller) syncClaim(ctx context.Context, uid types.UID) loop.Verdict {
+	release, ok := c.locks.try(uid)
+	if !ok {
+		return loop.After(lockedRetry)
+	}
+	defer release()
+
+	claim := c.cfg.Cache.ClaimByUID(uid)
+	cr, remembered := c.creates.get(uid)
+	if !remembered && claim != nil {
+		cr, remembered = c.pickUp(ctx, claim)
+	}
+	shown := claim
+	if shown == nil {
+		shown = cr.claim
+	}
+	if shown != nil {
+		ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "PVC", klog.KObj(shown)))
+	}
+	switch {
+	case cr.unsaved != nil:
+		return loop.Done() // the queue of unsaved PersistentVolumes has it
+	case cr.proto.unanswered:
+		return c.drive(ctx, cr, claim)
+	case claim == nil:
+		c.creates.drop(uid)
+		return loop.Done()
+	case !remembered:
+		cr = create{claim: claim}
+	}
+	return c.consider(ctx, cr, claim)
+}
+
+// consider decides whether to make an attempt for a claim of which nothing is outstanding.
+func (c *Controller) consider(ctx context.Context, cr create, claim *corev1.PersistentVolumeClaim) loop.Verdict {
+	logger := klog.FromContext(ctx)
+	if cr.saved != "" {
+		done, verdict := c.awaitBinding(ctx, cr, claim)
+		if !done {
+			return verdict
+		}
+		cr.saved = ""
+	}
+	class := c.cfg.Cache.Class(volume.ClassName(claim))
+	if cr.slow != nil {
+		if c.stillSlow(ctx, cr.slow, claim, class) {
+			return loop.Again()
+		}
+		cr.slow = nil
+	}
+	turn, reason := c.cfg.Settings.selects(claim, class, c.holder(claim))
+	if turn != attempt {
+		logger.V(4).Info("Not provisioning", "reason", reason)
+	}
+	switch turn {
+	case classMissing:
+		c.metrics.notProvisioned(claim)
+		return loop.Again()
+	case dropCounted:
+		c.metrics.notProvisioned(claim)
+		c.creates.drop(claim.UID)
+		return loop.Done()
+	case drop:
+		c.creates.drop(claim.UID)
+		return loop.Done()
+	case attempt:
+	}
+	cr.claim = claim
+	return c.attempt(ctx, cr, class)
+}
+
+// attempt gathers, plans and, when there is a plan, carries it out.
+func (c *Controller) attempt(ctx context.Context, cr create, class *storagev1.StorageClass) loop.Verdict {
+	start := time.Now()
+	facts := c.gather(ctx, cr.claim, class, cr.resumed)
+	plan, err := MakePlan(facts, c.cfg.Settings)
+	if outcome.Of(err) == outcome.NotOurs {
+		if !cr.populator {
+			c.tell(cr.claim, eventPopulator(facts.Source.KindName, facts.Source.Name))
+		}
+		cr.populator = true
+		c.creates.put(cr)
+		c.metrics.notProvisioned(cr.claim)
+		return loop.Done()
+	}
+	c.tell(cr.claim, eventProvisioning(cr.claim))
+	if err != nil {
+		return c.conclude(ctx, cr, plan, result{err: err})
+	}
+	cr.plan = plan
+	return c.carryOut(ctx, cr, start)
+}
+
+// carryOut applies the plan of cr and turns the result into a verdict.
+func (c *Controller) carryOut(ctx context.Context, cr create, start time.Time) loop.Verdict {
+	plan := cr.plan
+	res := c.apply(ctx, &cr)
+	if res.err == nil {
+		return c.made(ctx, cr, res.pv, start)
+	}
+	return c.conclude(ctx, cr, plan, res)
+}
+
+// conclude decides what follows an attempt that made no volume. plan is nil when there was none.
+func (c *Controller) conclude(ctx context.Context, cr create, plan *Plan, res result) loop.Verdict {
+	klog.FromContext(ctx).V(2).Info("Attempt failed", "outcome", outcome.Of(res.err).String(), "err", res.err)
+	c.metrics.notProvisioned(cr.claim)
+	cr.calling = false
+	was := cr.proto.unanswered
+	if res.call == nil {
+		// The driver was not reached: whatever was outstanding still is.
+		if was {
+			c.tell(cr.claim, eventFailed(res.err))
+			c.creates.put(cr)
+			return loop.Again()
+		}
+		return c.ended(ctx, cr, plan, res.err)
+	}
+	c.cfg.Observer.CreateFailed(volume.ClassName(cr.claim))
+	next, ended := cr.proto.after(*res.call, c.cfg.Timeout)
+	cr.proto = next
+	if ended {
+		return c.ended(ctx, cr, plan, res.err)
+	}
+	cr.lastFinal = res.call.outcome == outcome.Failed || res.call.outcome == outcome.Reschedule
+	c.creates.put(cr)
+	c.markers.want(ctx, cr.claim, c.markerOf(plan).encode())
+	c.tell(cr.claim, eventFailed(res.err))
+	switch {
+	case cr.lastFinal:
+		return loop.After(max(cr.proto.wait(time.Now(), c.cfg.Timeout), c.cfg.RetryStart))
+	case outcome.Busy(res.err):
+		return loop.Busy()
+	}
+	return loop.Again()
+}
+
+// ended is what follows a failure after which nothing runs in the driver.
+func (c *Controller) ended(ctx context.Context, cr create, plan *Plan, err error) loop.Verdict {
+	claim := cr.claim
+	c.markers.end(ctx, claim.UID)
+	c.creates.drop(claim.UID)
+	if outcome.Slow(err) {
+		c.tell(claim, eventInfeasible(err))
+		if s := c.newSlow(ctx, claim, plan); s != nil {
+			c.creates.put(create{claim: claim, slow: s})
+			c.claims.AddAfter(claim.UID, time.Until(s.until))
+		}
+		return loop.Again()
+	}
+	c.tell(claim, eventFailed(err))
+	if _, selected := claim.Annotations[wellknown.AnnSelectedNode]; selected && outcome.Of(err) == outcome.Reschedule {
+		if rerr := c.reschedule(ctx, claim); rerr != nil {
+			klog.FromContext(ctx).Error(rerr, "Cannot ask for another node, trying again with the same")
+			return loop.Again()
+		}
+		return loop.Done()
+	}
+	if outcome.Busy(err) {
+		return loop.Busy()
+	}
+	return loop.Again()
+}
+
+// reschedule takes the selected node off the claim, so that the scheduler chooses again.
+func (c *Controller) reschedule(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	name := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
+	_, err := cluster.UpdateClaim(ctx, c.cfg.Client, name, claim.UID, func(live *corev1.PersistentVolumeClaim) bool {
+		if _, ok := live.Annotations[wellknown.AnnSelectedNode]; !ok {
+			return false
+		}
+		delete(live.Annotations, wellknown.AnnSelectedNode)
+		return true
+	})
+	if err == nil {
+		klog.FromContext(ctx).V(2).Info("Asked for another node", "node", claim.Annotations[wellknown.AnnSelectedNode])
+	}
+	return err
+}
+
+// awaitBinding handles a claim whose PersistentVolume was saved and which is not seen bound yet. The caches may
+// lag behind each other, so nothing is made again before the API server says that it is needed. It returns true
+// when the claim needs a new volume.
+func (c *Controller) awaitBinding(ctx context.Context, cr create, claim *corev1.PersistentVolumeClaim) (bool, loop.Verdict) {
+	if claim.Spec.VolumeName != "" {
+		c.creates.drop(claim.UID)
+		return false, loop.Done()
+	}
+	if c.cfg.Cache.PV(cr.saved) != nil {
+		return false, loop.Done() // its deletion, or the binding, brings the claim back
+	}
+	_, err := c.cfg.Client.CoreV1().PersistentVolumes().Get(ctx, cr.saved, metav1.GetOptions{})
+	if err == nil {
+		return false, loop.After(cacheLag)
+	}
+	if !apierrors.IsNotFound(err) {
+		return false, loop.Again()
+	}
+	live, err := c.cfg.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err), err == nil && (live.UID != claim.UID || live.Spec.VolumeName != ""):
+		c.creates.drop(claim.UID)
+		return false, loop.Done()
+	case err != nil:
+		return false, loop.Again()
+	}
+	return true, loop.Done()
+}
+
+// holder returns the PersistentVolume that has the name of the claim's own to be, nil when there is none or
+// when there can be no such name.
+func (c *Controller) holder(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
+	name, err := volume.Name(c.cfg.Settings.VolumeNamePrefix, c.cfg.Settings.VolumeNameUUIDLength, claim.UID)
+	if err != nil {
+		return nil
+	}
+	return c.cfg.Cache.PV(name)
+}
+
+// isOurs reports whether the PersistentVolume stands for the volume made for the claim. volumeID may be empty
+// when it is not known.
+func (c *Controller) isOurs(pv *corev1.PersistentVolume, uid types.UID, volumeID string) bool {
+	if pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != uid {
+		return false
+	}
+	if pv.Spec.CSI == nil {
+		return c.cfg.Translator != nil && c.cfg.Translator.IsMigratable(pv)
+	}
+	return pv.Spec.CSI.Driver == c.cfg.Settings.Driver && (volumeID == "" || pv.Spec.CSI.VolumeHandle == volumeID)
+}
+
+func (c *Controller) markerOf(plan *Plan) marker {
+	m := marker{UID: plan.Claim.UID, Driver: c.cfg.Settings.Driver, Class: plan.Class.UID, Node: plan.SelectedNode}
+	if preferred := plan.Request.GetAccessibilityRequirements().GetPreferred(); plan.SelectedNode != "" && len(preferred) > 0 {
+		m.Segment = preferred[0].GetSegments()
+	}
+	return m
+}
+
+func (p *Plan) String() string {
+	return fmt.Sprintf("%s for claim %s/%s", p.Request.GetName(), p.Claim.Namespace, p.Claim.Name)
+}

@@ -1,0 +1,176 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
+	"github.com/csi-sidecars/external-provisioner/pkg/volume"
+)
+
+const (
+	// savers is how many unsaved PersistentVolumes are retried at once, and saveRetry… how fast.
+	savers         = 4
+	saveRetryStart = 5 * time.Millisecond
+	saveRetryMax   = 30 * time.Second
+	// lockedRetry is when a claim that another worker holds is looked at again.
+	lockedRetry = 100 * time.Millisecond
+	// cacheLag is when to look again for what was written and is not in the cache yet.
+	cacheLag = time.Second
+)
+
+// Controller provisions and deletes volumes. Make one with New.
+type Controller struct {
+	cfg       Config
+	metrics   *metrics
+	markers   *markers
+	creates   *creates
+	deletions deletions
+	locks     uidLocks
+
+	claims  *loop.Loop[types.UID] // keyed by claim UID: a claim made anew under an old name is new work
+	volumes *loop.Loop[string]    // keyed by PersistentVolume name
+	unsaved *loop.Loop[string]    // keyed by PersistentVolume name
+}
+
+// New checks cfg and assembles the controller; nothing is called or watched before Run.
+func New(cfg Config) (*Controller, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	c := &Controller{cfg: cfg, creates: newCreates()}
+	var err error
+	if c.metrics, err = newMetrics(cfg.Registerer, c.countOutstanding); err != nil {
+		return nil, fmt.Errorf("provision: register metrics: %w", err)
+	}
+	c.markers = newMarkers(cfg.MarkerClient, cfg.MarkerDelay, func(reason string) { c.metrics.markersRefused.WithLabelValues(reason).Inc() })
+	c.claims, err = loop.New(loop.Config[types.UID]{
+		Name: "claims", Workers: cfg.Workers, Process: c.syncClaim, Gate: cfg.Gate, RetryStart: cfg.RetryStart, RetryMax: cfg.RetryMax,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("provision: %w", err)
+	}
+	c.volumes, err = loop.New(loop.Config[string]{
+		Name: "volumes", Workers: cfg.Workers, Process: c.syncVolume, Gate: cfg.Gate, RetryStart: cfg.RetryStart, RetryMax: cfg.RetryMax,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("provision: %w", err)
+	}
+	c.unsaved, err = loop.New(loop.Config[string]{
+		Name: "unsavedpvs", Workers: savers, Process: c.syncUnsaved, RetryStart: saveRetryStart, RetryMax: saveRetryMax,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("provision: %w", err)
+	}
+	return c, nil
+}
+
+func (c *Controller) countOutstanding() float64 {
+	return float64(len(c.creates.where(func(cr create) bool { return cr.proto.unanswered })))
+}
+
+// UsedBy returns the UIDs of claims for which a create from the source with that source.Key is outstanding in
+// this process, sorted; the claims themselves may be gone. Safe for concurrent use.
+func (c *Controller) UsedBy(key string) []types.UID { return c.creates.usedBy(key) }
+
+// Run provisions and deletes until stop ends. Then it takes no new work, and returns when what is in flight has
+// come to an end, or been marked, or work has ended too: work is the context of everything that must outlive
+// stop. It is called once.
+func (c *Controller) Run(stop, work context.Context) error {
+	logger := klog.FromContext(stop)
+	if err := c.listen(); err != nil {
+		return fmt.Errorf("provision: %w", err)
+	}
+	logger.Info("Provisioning", "driver", c.cfg.Settings.Driver, "workers", c.cfg.Workers)
+
+	// Saving outlives the other two: what they made in their last moments is saved, too.
+	savingEnds, endSaving := context.WithCancel(work)
+	defer endSaving()
+	var saving, working sync.WaitGroup
+	saving.Go(func() { c.unsaved.Run(savingEnds, work) })
+	working.Go(func() { c.claims.Run(stop, work) })
+	working.Go(func() { c.volumes.Run(stop, work) })
+	working.Wait()
+	c.drain(work)
+	endSaving()
+	saving.Wait()
+	c.report(work)
+	c.markers.wait()
+	return nil
+}
+
+// listen registers the handlers. From here on the queues fill; marked claims come first, because the claims'
+// handler finds them while nobody works yet.
+func (c *Controller) listen() error {
+	_, errClass := c.cfg.Events.OnClass(c.onClass)
+	_, errAttachment := c.cfg.Events.OnAttachment(c.onAttachment)
+	_, errPV := c.cfg.Events.OnPV(c.onPV)
+	_, errClaim := c.cfg.Events.OnClaim(c.onClaim)
+	return errors.Join(errClass, errAttachment, errPV, errClaim)
+}
+
+// onClaim brings claims to the queue that may be ours, or of which something is remembered.
+func (c *Controller) onClaim(old, now *corev1.PersistentVolumeClaim) {
+	if now == nil {
+		c.claims.Forget(old.UID)
+		if cr, ok := c.creates.get(old.UID); ok && !cr.outstanding() {
+			c.claims.Add(old.UID)
+		}
+		return
+	}
+	state, _, _ := readMarker(now, c.cfg.Settings.Driver)
+	_, remembered := c.creates.get(now.UID)
+	if !remembered && state == unmarked && (now.Spec.VolumeName != "" || !c.cfg.Settings.ours(now)) {
+		return
+	}
+	// What our own marker changes is no news.
+	if old != nil && old.ResourceVersion != now.ResourceVersion && onlyMarkerDiffers(old, now) {
+		return
+	}
+	c.claims.Add(now.UID)
+}
+
+// onPV brings PersistentVolumes to the queue that may be ours.
+func (c *Controller) onPV(old, now *corev1.PersistentVolume) {
+	if now != nil {
+		if volume.Owned(now, c.cfg.Settings.Driver, c.cfg.Settings.InTree) {
+			c.volumes.Add(now.Name)
+		}
+		return
+	}
+	c.volumes.Forget(old.Name)
+	c.deletions.forget(old.UID)
+	// A claim that found its PersistentVolume there and was not bound to it has nobody else to wake it.
+	if ref := old.Spec.ClaimRef; ref != nil {
+		if claim := c.cfg.Cache.ClaimByUID(ref.UID); claim != nil && claim.Spec.VolumeName == "" && c.cfg.Settings.ours(claim) {
+			c.claims.Add(ref.UID)
+		}
+	}
+}
+
+// onClass wakes the claims that wait for a change of their class.
+func (c *Controller) onClass(_, now *storagev1.StorageClass) {
+	if now == nil {
+		return
+	}
+	for _, uid := range c.creates.where(func(cr create) bool {
+		return (cr.slow != nil || cr.resumed != nil) && volume.ClassName(cr.claim) == now.Name
+	}) {
+		c.claims.Add(uid)
+	}
+}
+
+// onAttachment wakes a PersistentVolume whose attachment has gone.
+func (c *Controller) onAttachment(old, now *storagev1.VolumeAttachment) {
+	if now == nil && old != nil && old.Spec.Source.PersistentVolumeName != nil {
+		c.volumes.Add(*old.Spec.Source.PersistentVolumeName)
+	}
+}

@@ -1,0 +1,169 @@
+package provision
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/source"
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+)
+
+// create is what this process remembers of making the volume of one claim. It is there while something has to
+// be remembered. It is a value: who holds the claim's lock takes a copy, changes that, and puts it back.
+type create struct {
+	// claim is as it was at the last attempt: the work goes on with it when the claim is gone.
+	claim *corev1.PersistentVolumeClaim
+	proto protocol
+	// calling says that a call is at work right now.
+	calling bool
+	// lastFinal says that the last answer was a final error: then the next call must keep its distance.
+	lastFinal bool
+	// plan is frozen while the create is unanswered; nil after a restart, when resumed says what was left.
+	plan    *Plan
+	resumed *marker
+	// stuckSaid is when the user was last told that the create cannot be finished.
+	stuckSaid time.Time
+	// slow holds back a request that cannot succeed as it is; nil if none.
+	slow *slow
+	// unsaved is the PersistentVolume that the API server has not taken yet; nil if none.
+	unsaved *corev1.PersistentVolume
+	// saved is the name of the PersistentVolume that was saved, until the claim is seen bound or gone.
+	saved string
+	// populator says that the claim's user was told that somebody else fills it.
+	populator bool
+}
+
+// outstanding reports whether a volume may be made for the claim that no PersistentVolume stands for yet.
+func (cr create) outstanding() bool { return cr.calling || cr.proto.unanswered || cr.unsaved != nil }
+
+// slow is why a claim waits long: a driver called its request invalid, and only a change can help. The
+// versions are those of the objects that the request was made from, empty when there was none.
+type slow struct {
+	until     time.Time
+	claim     *corev1.PersistentVolumeClaim
+	classUID  types.UID
+	class     string
+	vacName   string
+	vac       string
+	secretRef *corev1.SecretReference
+	secret    string
+}
+
+// sameRequest reports whether two versions of a claim ask for the same volume. Our own marker makes no difference.
+func sameRequest(a, b *corev1.PersistentVolumeClaim) bool {
+	return equality.Semantic.DeepEqual(a.Spec, b.Spec) &&
+		maps.Equal(a.Labels, b.Labels) &&
+		maps.Equal(withoutMarker(a.Annotations), withoutMarker(b.Annotations))
+}
+
+// onlyMarkerDiffers reports whether the two versions of a claim differ in nothing that matters to us but our marker.
+func onlyMarkerDiffers(a, b *corev1.PersistentVolumeClaim) bool {
+	return (a.DeletionTimestamp == nil) == (b.DeletionTimestamp == nil) && a.Status.Phase == b.Status.Phase && sameRequest(a, b)
+}
+
+func withoutMarker(annotations map[string]string) map[string]string {
+	if _, ok := annotations[wellknown.AnnProvisioningInProgress]; !ok {
+		return annotations
+	}
+	rest := maps.Clone(annotations)
+	delete(rest, wellknown.AnnProvisioningInProgress)
+	return rest
+}
+
+// creates holds the create of each claim that has one. Safe for concurrent use.
+type creates struct {
+	mu       sync.Mutex
+	byUID    map[types.UID]create
+	byPV     map[string]types.UID          // name of an unsaved PersistentVolume → claim UID
+	bySource map[string]map[types.UID]bool // source.Key → claims with an outstanding create from it
+}
+
+func newCreates() *creates {
+	return &creates{byUID: map[types.UID]create{}, byPV: map[string]types.UID{}, bySource: map[string]map[types.UID]bool{}}
+}
+
+// get returns the create of a claim, and false when nothing is remembered of it.
+func (c *creates) get(uid types.UID) (create, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cr, ok := c.byUID[uid]
+	return cr, ok
+}
+
+// put remembers cr in place of what was remembered of its claim.
+func (c *creates) put(cr create) {
+	uid := cr.claim.UID
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unlist(uid)
+	c.byUID[uid] = cr
+	if cr.unsaved != nil {
+		c.byPV[cr.unsaved.Name] = uid
+	}
+	if key := source.Key(cr.claim); key != "" && cr.outstanding() {
+		if c.bySource[key] == nil {
+			c.bySource[key] = map[types.UID]bool{}
+		}
+		c.bySource[key][uid] = true
+	}
+}
+
+// drop forgets the create of a claim.
+func (c *creates) drop(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unlist(uid)
+	delete(c.byUID, uid)
+}
+
+// unlist takes the claim out of the indexes. mu is held.
+func (c *creates) unlist(uid types.UID) {
+	cr, ok := c.byUID[uid]
+	if !ok {
+		return
+	}
+	if cr.unsaved != nil {
+		delete(c.byPV, cr.unsaved.Name)
+	}
+	if key := source.Key(cr.claim); key != "" {
+		delete(c.bySource[key], uid)
+		if len(c.bySource[key]) == 0 {
+			delete(c.bySource, key)
+		}
+	}
+}
+
+// usedBy returns the claims with an outstanding create from the source, sorted.
+func (c *creates) usedBy(key string) []types.UID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Sorted(maps.Keys(c.bySource[key]))
+}
+
+// forUnsaved returns the claim whose PersistentVolume of that name is not saved yet.
+func (c *creates) forUnsaved(pvName string) (types.UID, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	uid, ok := c.byPV[pvName]
+	return uid, ok
+}
+
+// where returns the claims whose create has the property, sorted.
+func (c *creates) where(property func(create) bool) []types.UID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var uids []types.UID
+	for uid, cr := range c.byUID {
+		if property(cr) {
+			uids = append(uids, uid)
+		}
+	}
+	slices.Sort(uids)
+	return uids
+}

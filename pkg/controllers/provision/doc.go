@@ -1,0 +1,19 @@
+// Package provision makes a volume and a PersistentVolume for each claim of the
+// driver, and deletes both when they are released. Events of claims and
+// PersistentVolumes go in; CreateVolume and DeleteVolume calls, written objects
+// and events come out. It never forgets a create whose result is unknown, never
+// runs a create and a delete of one claim at once, and never reads a failed read
+// as "nothing there".
+//
+// The way of a claim, one file each:
+//
+//	select.go   is the claim ours, and is it its turn? (pure)
+//	gather.go   reads everything that the decision needs into Facts
+//	plan.go     decides: Facts → Plan or an error with its outcome (pure)
+//	apply.go    finalizers, secret, CreateVolume, response, clean-up
+//	save.go     PersistentVolume to the API server, for as long as it takes
+//	claim.go    puts them together and turns the result into a verdict
+//
+// What must outlive an attempt is in create.go (memory) and marker.go (the
+// claim itself); volume.go and delete.go are the other direction.
+package provision

@@ -1,0 +1,68 @@
+package provision
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
+)
+
+// event is what a user is told about an object. The reasons, and the phrases named in the tests, are API.
+type event struct {
+	kind, reason, text string
+	own                bool // from the component external-provisioner
+}
+
+func eventProvisioning(claim *corev1.PersistentVolumeClaim) event {
+	return event{kind: corev1.EventTypeNormal, reason: "Provisioning", text: fmt.Sprintf("External provisioner is provisioning volume for claim %q", klog.KObj(claim))}
+}
+
+func eventSucceeded(pv *corev1.PersistentVolume) event {
+	return event{kind: corev1.EventTypeNormal, reason: "ProvisioningSucceeded", text: "Successfully provisioned volume " + pv.Name}
+}
+
+// eventFailed shows the error as it is: what a driver says reaches the user unchanged.
+func eventFailed(err error) event {
+	return event{kind: corev1.EventTypeWarning, reason: "ProvisioningFailed", text: err.Error()}
+}
+
+func eventInfeasible(err error) event {
+	return event{kind: corev1.EventTypeWarning, reason: "ProvisioningFailed", text: fmt.Sprintf("The request cannot be fulfilled as it is (infeasible), retries will be delayed until claim, class or what they name change: %v", err)}
+}
+
+func eventPopulator(kind, name string) event {
+	return event{kind: corev1.EventTypeNormal, reason: "Provisioning", own: true, text: fmt.Sprintf("Assuming an external populator will provision the volume: this provisioner does not serve data source %s %q", kind, name)}
+}
+
+func eventSaveFailed(pv *corev1.PersistentVolume, err error) event {
+	return event{kind: corev1.EventTypeWarning, reason: "ProvisioningFailed", text: fmt.Sprintf("The volume is made, and PersistentVolume %s cannot be saved yet: %v", pv.Name, err)}
+}
+
+// eventStuck names what an operator needs to find the volume and end the matter.
+func eventStuck(driver, volumeName, why string) event {
+	return event{kind: corev1.EventTypeWarning, reason: "ProvisioningFailed", text: fmt.Sprintf(
+		"Driver %s may be making volume %q for this claim since before a restart, and it cannot be finished: %s. Bring the class back, or remove the volume by hand and then the finalizer as told under \"Markers\" in the deployment guide",
+		driver, volumeName, why)}
+}
+
+func eventDeleteFailed(err error) event {
+	return event{kind: corev1.EventTypeWarning, reason: "VolumeFailedDelete", text: err.Error()}
+}
+
+func eventInUse(err error) event {
+	return event{kind: corev1.EventTypeNormal, reason: "VolumeDelete", text: err.Error()}
+}
+
+// eventNotRemoved is for a volume that is gone while its PersistentVolume cannot be removed.
+func eventNotRemoved(err error) event {
+	return event{kind: corev1.EventTypeWarning, reason: "VolumeFailedDelete", text: fmt.Sprintf("The volume is deleted, and the PersistentVolume cannot be removed yet: %v", err)}
+}
+
+func (c *Controller) tell(object runtime.Object, e event) {
+	recorder := c.cfg.Recorder
+	if e.own {
+		recorder = c.cfg.OwnRecorder
+	}
+	recorder.Event(object, e.kind, e.reason, e.text)
+}

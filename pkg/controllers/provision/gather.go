@@ -1,0 +1,119 @@
+package provision
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/source"
+	"github.com/csi-sidecars/external-provisioner/pkg/topology"
+	"github.com/csi-sidecars/external-provisioner/pkg/volume"
+)
+
+// gather reads all that the decision about the claim rests on, each thing once, and writes nothing. resumed
+// is what an earlier process left on the claim, nil if nothing.
+func (c *Controller) gather(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, resumed *marker) Facts {
+	f := Facts{
+		Claim:        claim,
+		Class:        class,
+		Translated:   class,
+		SelectedNode: volume.SelectedNode(claim),
+		WantsVAC:     c.cfg.WantsVAC(),
+		Outstanding:  resumed != nil,
+	}
+	if c.cfg.Translator != nil && class.Provisioner == c.cfg.Settings.InTree {
+		f.Translated, f.TranslateErr = c.cfg.Translator.TranslateClass(class.Provisioner, class)
+		if f.TranslateErr != nil {
+			return f
+		}
+	}
+	if f.Source, f.SourceErr = source.Of(claim, c.cfg.Settings.CrossNamespace); f.SourceErr != nil {
+		return f
+	}
+	c.gatherGrant(&f)
+	if f.Granted {
+		c.gatherContent(ctx, &f)
+	}
+	if name := claim.Spec.VolumeAttributesClassName; f.WantsVAC && name != nil && *name != "" {
+		f.VAC, f.VACErr = c.cfg.Client.StorageV1().VolumeAttributesClasses().Get(ctx, *name, metav1.GetOptions{})
+	}
+	if name, err := volume.Name(c.cfg.Settings.VolumeNamePrefix, c.cfg.Settings.VolumeNameUUIDLength, claim.UID); err == nil {
+		f.Holder = c.cfg.Cache.PV(name)
+	}
+	if c.cfg.Topologies != nil {
+		f.Requirement, f.RequirementErr = c.cfg.Topologies.Require(c.topologyRequest(f, resumed))
+	}
+	return f
+}
+
+func (c *Controller) topologyRequest(f Facts, resumed *marker) topology.Request {
+	in := topology.Request{
+		ClaimName:         f.Claim.Name,
+		ClaimUID:          f.Claim.UID,
+		AllowedTopologies: f.Translated.AllowedTopologies,
+		SelectedNode:      f.SelectedNode,
+		Strict:            c.cfg.StrictTopology,
+		Immediate:         c.cfg.ImmediateTopology,
+		KeepNodeTopology:  c.cfg.KeepNodeTopology,
+	}
+	if resumed != nil {
+		// The call that may be running was made for this node, whatever the claim says by now.
+		if resumed.Node != "" {
+			in.SelectedNode = resumed.Node
+		}
+		in.Hint = resumed.Segment
+	}
+	return in
+}
+
+func (c *Controller) gatherGrant(f *Facts) {
+	if !f.Source.NeedsGrant(f.Claim.Namespace) {
+		f.Granted = true
+		return
+	}
+	grants, err := c.cfg.Cache.Grants(f.Source.Namespace)
+	if err != nil {
+		f.GrantErr = err
+		return
+	}
+	f.Granted = source.Granted(f.Source, f.Claim.Namespace, grants)
+}
+
+// gatherContent reads the source's objects: claims from the cache, the rest live. Not found is nil.
+func (c *Controller) gatherContent(ctx context.Context, f *Facts) {
+	ref := f.Source
+	switch ref.Kind {
+	case source.None, source.Populator:
+	case source.Snapshot:
+		f.Snapshot, f.ContentErr = found(c.cfg.Snapshots.SnapshotV1().VolumeSnapshots(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{}))
+		if f.Snapshot == nil || f.Snapshot.Status == nil || f.Snapshot.Status.BoundVolumeSnapshotContentName == nil {
+			return
+		}
+		name := *f.Snapshot.Status.BoundVolumeSnapshotContentName
+		f.Content, f.ContentErr = found(c.cfg.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, name, metav1.GetOptions{}))
+	case source.Claim:
+		f.SourceClaim = c.cfg.Cache.Claim(ref.Namespace, ref.Name)
+		if f.SourceClaim == nil {
+			// The cache may lag behind: nobody is told that a source is missing before the API server says so.
+			f.SourceClaim, f.ContentErr = found(c.cfg.Client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{}))
+		}
+		if f.SourceClaim == nil || f.SourceClaim.Spec.VolumeName == "" {
+			return
+		}
+		f.SourcePV, f.ContentErr = found(c.cfg.Client.CoreV1().PersistentVolumes().Get(ctx, f.SourceClaim.Spec.VolumeName, metav1.GetOptions{}))
+	}
+}
+
+// found turns "not found" into nil, and keeps any other error.
+func found[T any](object *T, err error) (*T, error) {
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // nil is how Facts say that an object is missing
+	}
+	if err != nil {
+		return nil, err
+	}
+	return object, nil
+}

@@ -1,0 +1,32 @@
+package provision
+
+import (
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// uidLocks lets only one of create, save and delete work on a claim UID. Nobody waits for a lock: who does
+// not get it comes back later.
+type uidLocks struct {
+	mu   sync.Mutex
+	held map[types.UID]struct{}
+}
+
+// try takes the lock and returns the function that gives it back, or false when somebody holds it.
+func (l *uidLocks) try(uid types.UID) (release func(), ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, taken := l.held[uid]; taken {
+		return nil, false
+	}
+	if l.held == nil {
+		l.held = map[types.UID]struct{}{}
+	}
+	l.held[uid] = struct{}{}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.held, uid)
+	}, true
+}

@@ -1,0 +1,269 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+)
+
+// errTerminating says that a claim is being deleted, so that no finalizer can be added to it any more.
+var errTerminating = errors.New("the claim is being deleted, no finalizer can be added")
+
+// markers writes and removes the markers of claims: one small state machine a claim, which brings what is on
+// the claim (actual) to what should be there (desired), one write at a time.
+//
+//	begin ──▶ armed ──delay──▶ desired ──▶ writing ──▶ actual
+//	            │                                        │
+//	           end ──▶ nothing to do          end ──▶ removing ──▶ forgotten
+//
+// All methods may be called concurrently and none of them waits for the API server but ensure and wait.
+// The contexts given to them bound the writes that they start.
+type markers struct {
+	client kubernetes.Interface
+	// delay is how long a call may run before its claim is marked: zero means that the caller marks it
+	// before the call, below zero that nothing is marked.
+	delay   time.Duration
+	refused func(reason string) // counts markers that the API server refused
+	warn    sync.Once           // one warning is enough to say that claims cannot be marked
+
+	mu      sync.Mutex
+	marks   map[types.UID]*mark // claim UID → its state; missing: nothing on the claim that we know of
+	writers sync.WaitGroup
+}
+
+type mark struct {
+	claim           types.NamespacedName
+	value           string
+	desired, actual bool
+	refusal         error         // why the API server will not take it; nil when it may
+	timer           *time.Timer   // nil when not armed
+	idle            chan struct{} // closed when its writer has ended; nil when there is none
+}
+
+func newMarkers(client kubernetes.Interface, delay time.Duration, refused func(string)) *markers {
+	return &markers{client: client, delay: delay, refused: refused, marks: map[types.UID]*mark{}}
+}
+
+// begin says that a call for the claim begins, and arms the timer.
+func (m *markers) begin(ctx context.Context, claim *corev1.PersistentVolumeClaim, value string) {
+	if m.delay <= 0 {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := m.get(claim)
+	if k.desired || k.timer != nil {
+		return
+	}
+	k.value = value
+	k.timer = time.AfterFunc(m.delay, func() { m.want(ctx, claim, value) })
+}
+
+// want asks for the marker now and does not wait for it.
+func (m *markers) want(ctx context.Context, claim *corev1.PersistentVolumeClaim, value string) {
+	if m.delay < 0 {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := m.get(claim)
+	if k.desired {
+		return
+	}
+	k.disarm()
+	k.value, k.desired, k.refusal = value, true, nil
+	m.write(ctx, claim.UID, k)
+}
+
+// ensure asks for the marker and waits until it is written. The error says why it cannot be.
+func (m *markers) ensure(ctx context.Context, claim *corev1.PersistentVolumeClaim, value string) error {
+	if m.delay < 0 {
+		return nil
+	}
+	m.want(ctx, claim, value)
+	for {
+		m.mu.Lock()
+		k := m.get(claim)
+		idle, actual, refusal := k.idle, k.actual, k.refusal
+		m.mu.Unlock()
+		switch {
+		case idle != nil:
+			select {
+			case <-idle:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		case actual:
+			return nil
+		case refusal != nil:
+			return refusal
+		default:
+			return cluster.ErrGone
+		}
+	}
+}
+
+// end says that nothing of the claim's create can be running any more: what was written is removed, what was
+// not is forgotten.
+func (m *markers) end(ctx context.Context, uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k, ok := m.marks[uid]
+	if !ok {
+		return
+	}
+	k.disarm()
+	k.desired, k.refusal = false, nil
+	m.write(ctx, uid, k)
+}
+
+// found says that the claim carries a marker that another process has written.
+func (m *markers) found(claim *corev1.PersistentVolumeClaim, value string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := m.get(claim)
+	k.value, k.desired, k.actual = value, true, true
+}
+
+// has reports whether the claim carries a marker as far as we know.
+func (m *markers) has(uid types.UID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k, ok := m.marks[uid]
+	return ok && k.actual
+}
+
+// wait returns when the last writer has ended.
+func (m *markers) wait() { m.writers.Wait() }
+
+// get returns the claim's state, a new one if there is none. mu is held.
+func (m *markers) get(claim *corev1.PersistentVolumeClaim) *mark {
+	k, ok := m.marks[claim.UID]
+	if !ok {
+		k = &mark{claim: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}}
+		m.marks[claim.UID] = k
+	}
+	return k
+}
+
+func (k *mark) disarm() {
+	if k.timer != nil {
+		k.timer.Stop()
+		k.timer = nil
+	}
+}
+
+// write starts a writer unless one is at work. mu is held.
+func (m *markers) write(ctx context.Context, uid types.UID, k *mark) {
+	if k.idle != nil {
+		return
+	}
+	if k.desired == k.actual {
+		m.settle(uid, k)
+		return
+	}
+	k.idle = make(chan struct{})
+	m.writers.Go(func() { m.converge(ctx, uid, k) })
+}
+
+// settle forgets a state that says nothing. mu is held.
+func (m *markers) settle(uid types.UID, k *mark) {
+	if !k.desired && !k.actual && k.timer == nil && k.refusal == nil {
+		delete(m.marks, uid)
+	}
+}
+
+// converge writes until the claim is as desired, and tries again for as long as ctx lives: a marker that
+// stays behind would keep a deleted claim for ever.
+func (m *markers) converge(ctx context.Context, uid types.UID, k *mark) {
+	logger := klog.FromContext(ctx)
+	pause := 100 * time.Millisecond
+	for {
+		m.mu.Lock()
+		desired, value := k.desired, k.value
+		if desired == k.actual {
+			close(k.idle)
+			k.idle = nil
+			m.settle(uid, k)
+			m.mu.Unlock()
+			return
+		}
+		m.mu.Unlock()
+
+		err := m.put(ctx, uid, k.claim, value, desired)
+		m.mu.Lock()
+		switch {
+		case err == nil:
+			k.actual = desired
+			logger.V(2).Info("Marked claim", "PVC", klog.KRef(k.claim.Namespace, k.claim.Name), "provisioning", desired)
+		case errors.Is(err, cluster.ErrGone):
+			k.desired, k.actual = false, false
+		case desired && refuses(err):
+			k.desired, k.refusal = false, err
+			m.sayRefused(ctx, err)
+		}
+		m.mu.Unlock()
+		if err == nil || errors.Is(err, cluster.ErrGone) || (desired && refuses(err)) {
+			continue
+		}
+		logger.V(4).Info("Cannot write the claim's marker, trying again", "PVC", klog.KRef(k.claim.Namespace, k.claim.Name), "err", err, "after", pause)
+		select {
+		case <-time.After(pause):
+			pause = min(2*pause, 30*time.Second)
+		case <-ctx.Done():
+			m.mu.Lock()
+			k.refusal = fmt.Errorf("marker not written: %w", err)
+			k.desired = k.actual
+			m.mu.Unlock()
+		}
+	}
+}
+
+// put brings the live claim to what is desired.
+func (m *markers) put(ctx context.Context, uid types.UID, claim types.NamespacedName, value string, desired bool) error {
+	var terminating bool
+	_, err := cluster.UpdateClaim(ctx, m.client, claim, uid, func(live *corev1.PersistentVolumeClaim) bool {
+		if !desired {
+			return clearMarker(live)
+		}
+		terminating = live.DeletionTimestamp != nil && !hasMarkerFinalizer(live)
+		return !terminating && setMarker(live, value)
+	})
+	if err == nil && terminating {
+		return errTerminating
+	}
+	return err
+}
+
+// refuses reports whether the API server will answer the same next time: a client error that no waiting mends.
+func refuses(err error) bool {
+	if errors.Is(err, errTerminating) {
+		return true
+	}
+	if apierrors.IsConflict(err) || apierrors.IsTooManyRequests(err) || apierrors.IsTimeout(err) {
+		return false
+	}
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	return ok && status.ErrStatus.Code >= 400 && status.ErrStatus.Code < 500
+}
+
+func (m *markers) sayRefused(ctx context.Context, err error) {
+	if errors.Is(err, errTerminating) {
+		m.refused("Terminating")
+		return
+	}
+	m.refused(string(apierrors.ReasonForError(err)))
+	m.warn.Do(func() {
+		klog.FromContext(ctx).Error(err, "Claims cannot be marked, so a volume may be lost when this process dies in the middle of a call; grant update on persistentvolumeclaims")
+	})
+}

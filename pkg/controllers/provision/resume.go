@@ -1,0 +1,114 @@
+package provision
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
+	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
+	"github.com/csi-sidecars/external-provisioner/pkg/volume"
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// stuckEvery is how often a user is told of a create that cannot be finished.
+const stuckEvery = 5 * time.Minute
+
+// pickUp looks whether an earlier process has left a create on the claim. Then it is outstanding from the start.
+func (c *Controller) pickUp(ctx context.Context, claim *corev1.PersistentVolumeClaim) (create, bool) {
+	logger := klog.FromContext(ctx)
+	state, m, err := readMarker(claim, c.cfg.Settings.Driver)
+	switch state {
+	case unmarked, foreign:
+		return create{}, false
+	case mismarked:
+		if c.cfg.Settings.ours(claim) {
+			logger.Info("Removing a marker that is not about this claim", "PVC", klog.KObj(claim), "reason", err.Error())
+			c.unmark(ctx, claim)
+		}
+		return create{}, false
+	case marked:
+	}
+	cr := create{claim: claim, proto: protocol{unanswered: true, lastStart: time.Now()}, resumed: &m}
+	c.markers.found(claim, claim.Annotations[wellknown.AnnProvisioningInProgress])
+	c.creates.put(cr)
+	logger.V(2).Info("Taking up a create that an earlier process left", "PVC", klog.KObj(claim))
+	return cr, true
+}
+
+func (c *Controller) unmark(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
+	name := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
+	if _, err := cluster.UpdateClaim(ctx, c.cfg.MarkerClient, name, claim.UID, clearMarker); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot remove a marker that is not about this claim", "PVC", klog.KObj(claim))
+	}
+}
+
+// drive brings an outstanding create on. claim is nil when it is gone; nothing about the claim, its class or its
+// source ends the create, only the driver's answers and a PersistentVolume that stands for the volume do.
+func (c *Controller) drive(ctx context.Context, cr create, claim *corev1.PersistentVolumeClaim) loop.Verdict {
+	if holder := c.holder(cr.claim); holder != nil && c.isOurs(holder, cr.claim.UID, "") {
+		c.markers.end(ctx, cr.claim.UID)
+		c.creates.put(create{claim: cr.claim, saved: holder.Name})
+		return loop.After(0)
+	}
+	if cr.lastFinal {
+		if wait := cr.proto.wait(time.Now(), c.cfg.Timeout); wait > 0 {
+			return loop.After(wait)
+		}
+	}
+	start := time.Now()
+	if cr.plan == nil {
+		if claim != nil {
+			cr.claim = claim
+		}
+		if verdict, ok := c.replan(ctx, &cr); !ok {
+			return verdict
+		}
+	}
+	c.tell(cr.claim, eventProvisioning(cr.claim))
+	return c.carryOut(ctx, cr, start)
+}
+
+// replan makes the plan of a create that an earlier process left, from the claim and the class as they are now.
+// It returns false with what follows when that cannot be done.
+func (c *Controller) replan(ctx context.Context, cr *create) (loop.Verdict, bool) {
+	className := volume.ClassName(cr.claim)
+	class := c.cfg.Cache.Class(className)
+	switch {
+	case class == nil:
+		return c.stuck(ctx, *cr, "its class \""+className+"\" is gone"), false
+	case cr.resumed.Class != "" && class.UID != cr.resumed.Class:
+		return c.stuck(ctx, *cr, "its class \""+className+"\" was made anew since"), false
+	}
+	facts := c.gather(ctx, cr.claim, class, cr.resumed)
+	plan, err := MakePlan(facts, c.cfg.Settings)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Cannot resume yet", "outcome", outcome.Of(err).String(), "err", err)
+		c.tell(cr.claim, eventFailed(err))
+		c.metrics.notProvisioned(cr.claim)
+		c.creates.put(*cr)
+		return loop.Again(), false
+	}
+	if plan.SelectedNode == "" || cr.resumed.Node != "" {
+		plan.SelectedNode = cr.resumed.Node
+	}
+	cr.plan = plan
+	return loop.Verdict{}, true
+}
+
+// stuck tells, now and every few minutes, of a create that nobody but an operator can finish.
+func (c *Controller) stuck(ctx context.Context, cr create, why string) loop.Verdict {
+	if now := time.Now(); now.Sub(cr.stuckSaid) >= stuckEvery {
+		cr.stuckSaid = now
+		name, _ := volume.Name(c.cfg.Settings.VolumeNamePrefix, c.cfg.Settings.VolumeNameUUIDLength, cr.claim.UID)
+		e := eventStuck(c.cfg.Settings.Driver, name, why)
+		klog.FromContext(ctx).Info("A create of an earlier process cannot be finished", "volume", name, "reason", why)
+		c.tell(cr.claim, e)
+	}
+	c.creates.put(cr)
+	return loop.After(stuckEvery)
+}

@@ -1,0 +1,163 @@
+package provision
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
+	"github.com/csi-sidecars/external-provisioner/pkg/source"
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+)
+
+// made is what follows a volume that was made: its PersistentVolume is saved, now or as soon as it can be.
+func (c *Controller) made(ctx context.Context, cr create, pv *corev1.PersistentVolume, start time.Time) loop.Verdict {
+	c.metrics.provisioned(cr.claim, time.Since(start))
+	c.cfg.Observer.VolumeCreated(pv.Spec.StorageClassName, pv.Spec.NodeAffinity)
+	cr.calling = false
+	cr.unsaved = pv
+	c.creates.put(cr)
+	if err := c.create(ctx, pv); err != nil {
+		c.notSaved(ctx, cr, err)
+		c.unsaved.Add(pv.Name)
+		return loop.Done()
+	}
+	c.saved(ctx, cr)
+	return loop.Done()
+}
+
+// syncUnsaved tries again to save a PersistentVolume. It never gives up while the claim is there; an object
+// that the API server calls invalid is given up, and its volume deleted, when the claim is gone.
+func (c *Controller) syncUnsaved(ctx context.Context, pvName string) loop.Verdict {
+	uid, ok := c.creates.forUnsaved(pvName)
+	if !ok {
+		return loop.Done()
+	}
+	release, ok := c.locks.try(uid)
+	if !ok {
+		return loop.After(lockedRetry)
+	}
+	defer release()
+	cr, ok := c.creates.get(uid)
+	if !ok || cr.unsaved == nil {
+		return loop.Done()
+	}
+	err := c.create(ctx, cr.unsaved)
+	if err == nil {
+		c.saved(ctx, cr)
+		return loop.Done()
+	}
+	c.notSaved(ctx, cr, err)
+	if apierrors.IsInvalid(err) && c.claimIsGone(ctx, cr.claim) {
+		if derr := c.abandon(ctx, cr); derr != nil {
+			klog.FromContext(ctx).Error(derr, "Cannot delete the volume of a PersistentVolume that cannot be saved, trying again", "PV", klog.KObj(cr.unsaved))
+			return loop.Again()
+		}
+		return loop.Done()
+	}
+	return loop.Again()
+}
+
+// create creates the PersistentVolume. One that is there already is a success if it is this very one.
+func (c *Controller) create(ctx context.Context, pv *corev1.PersistentVolume) error {
+	pvs := c.cfg.Client.CoreV1().PersistentVolumes()
+	_, err := pvs.Create(ctx, pv, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	live, gerr := pvs.Get(ctx, pv.Name, metav1.GetOptions{})
+	if gerr != nil {
+		return fmt.Errorf("%w; and reading it: %w", err, gerr)
+	}
+	var volumeID string
+	if pv.Spec.CSI != nil {
+		volumeID = pv.Spec.CSI.VolumeHandle
+	}
+	if live.DeletionTimestamp == nil && c.isOurs(live, pv.Spec.ClaimRef.UID, volumeID) {
+		return nil
+	}
+	return fmt.Errorf("a PersistentVolume %s is there that is not for this volume, or is being deleted: %w", pv.Name, err)
+}
+
+func (c *Controller) notSaved(ctx context.Context, cr create, err error) {
+	c.metrics.saveFailed.Inc()
+	klog.FromContext(ctx).Error(err, "Cannot save PersistentVolume, trying again", "PV", klog.KObj(cr.unsaved), "PVC", klog.KObj(cr.claim))
+	c.tell(cr.claim, eventSaveFailed(cr.unsaved, err))
+}
+
+// saved ends a create: the PersistentVolume stands for the volume from here on.
+func (c *Controller) saved(ctx context.Context, cr create) {
+	pv := cr.unsaved
+	c.markers.end(ctx, cr.claim.UID)
+	klog.FromContext(ctx).V(2).Info("Saved PersistentVolume", "PV", klog.KObj(pv), "PVC", klog.KObj(cr.claim))
+	c.creates.put(create{claim: cr.claim, saved: pv.Name})
+	if cached := c.cfg.Cache.ClaimByUID(cr.claim.UID); cached != nil {
+		c.tell(cached, eventSucceeded(pv))
+		if cached.Spec.VolumeName != "" {
+			c.claims.Add(cached.UID) // seen bound before we were here
+		}
+	} else {
+		c.claims.Add(cr.claim.UID)
+	}
+	if cr.plan != nil && cr.plan.Source.Kind == source.Snapshot {
+		c.releaseSnapshot(ctx, cr)
+	}
+}
+
+// claimIsGone reports whether the API server says that the claim is not there.
+func (c *Controller) claimIsGone(ctx context.Context, claim *corev1.PersistentVolumeClaim) bool {
+	live, err := c.cfg.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
+	return apierrors.IsNotFound(err) || (err == nil && (live.UID != claim.UID || live.DeletionTimestamp != nil))
+}
+
+// abandon deletes the volume of a PersistentVolume that can never be saved and that nobody waits for.
+func (c *Controller) abandon(ctx context.Context, cr create) error {
+	if cr.unsaved.Spec.CSI == nil || cr.plan == nil {
+		return fmt.Errorf("PersistentVolume %s has no CSI source to delete by", cr.unsaved.Name)
+	}
+	secrets, err := c.provisionerSecret(ctx, cr.plan, true)
+	if err != nil {
+		return err
+	}
+	err = c.cfg.Driver.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: cr.unsaved.Spec.CSI.VolumeHandle, Secrets: secrets})
+	if err != nil {
+		return err
+	}
+	klog.FromContext(ctx).Info("Deleted the volume of a PersistentVolume that cannot be saved", "PV", klog.KObj(cr.unsaved), "PVC", klog.KObj(cr.claim))
+	c.markers.end(ctx, cr.claim.UID)
+	c.creates.drop(cr.claim.UID)
+	return nil
+}
+
+// releaseSnapshot takes our finalizer off a snapshot that nothing else is made from. What goes wrong here is
+// mended by the sweep of orphaned finalizers.
+func (c *Controller) releaseSnapshot(ctx context.Context, cr create) {
+	ref := cr.plan.Source
+	key := source.Key(cr.claim)
+	if others := c.creates.usedBy(key); len(others) > 0 {
+		return
+	}
+	for _, other := range c.cfg.Cache.ClaimsBySource(key) {
+		if other.UID != cr.claim.UID && other.Spec.VolumeName == "" {
+			return
+		}
+	}
+	name := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+	_, err := cluster.UpdateSnapshot(ctx, c.cfg.Snapshots, name, "", func(live *snapshotv1.VolumeSnapshot) bool {
+		var changed bool
+		live.Finalizers, changed = cluster.RemoveFinalizer(live.Finalizers, wellknown.FinalizerSnapshotSource)
+		return changed
+	})
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Snapshot keeps its protection until the next sweep", "VolumeSnapshot", klog.KRef(ref.Namespace, ref.Name), "err", err)
+	}
+}

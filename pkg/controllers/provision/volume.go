@@ -1,0 +1,165 @@
+package provision
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
+	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
+	"github.com/csi-sidecars/external-provisioner/pkg/volume"
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+)
+
+// deletion is how far the deletion of one PersistentVolume has come. The cache shows each step late, and no
+// step is done twice because of that.
+type deletion struct {
+	started       time.Time
+	volumeDeleted bool // the driver said so
+	objectDeleted bool // the API server accepted the DELETE
+	released      bool // our finalizer is off
+	saidInUse     bool // the user knows that it waits for an attachment
+}
+
+// deletions holds the state of PersistentVolumes, by their UID, until the cache shows them gone. The zero value
+// is empty. Safe for concurrent use.
+type deletions struct {
+	mu    sync.Mutex
+	byUID map[types.UID]deletion
+}
+
+func (d *deletions) get(uid types.UID) deletion {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.byUID[uid]
+}
+
+func (d *deletions) put(uid types.UID, state deletion) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.byUID == nil {
+		d.byUID = map[types.UID]deletion{}
+	}
+	d.byUID[uid] = state
+}
+
+func (d *deletions) forget(uid types.UID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.byUID, uid)
+}
+
+// syncVolume keeps our finalizer on one PersistentVolume as it should be, and deletes it when its time has come.
+func (c *Controller) syncVolume(ctx context.Context, name string) loop.Verdict {
+	pv := c.cfg.Cache.PV(name)
+	if pv == nil || !volume.Owned(pv, c.cfg.Settings.Driver, c.cfg.Settings.InTree) {
+		return loop.Done()
+	}
+	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "PV", klog.KObj(pv)))
+	if change := volume.FinalizerUpkeep(pv); change != volume.KeepFinalizer {
+		err := cluster.PatchPVFinalizer(ctx, c.cfg.Client, cluster.FinalizerPatch{
+			PV: pv.Name, UID: pv.UID, Finalizer: wellknown.FinalizerPV, Remove: change == volume.RemoveFinalizer,
+		})
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot change our finalizer, trying again", "change", change.String())
+			return loop.Again()
+		}
+		klog.FromContext(ctx).V(2).Info("Changed our finalizer", "change", change.String())
+	}
+	if !volume.WantsDelete(pv) {
+		return loop.Done()
+	}
+	uid := pv.UID
+	if pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID != "" {
+		uid = pv.Spec.ClaimRef.UID
+	}
+	release, ok := c.locks.try(uid)
+	if !ok {
+		return loop.After(lockedRetry)
+	}
+	defer release()
+	return c.deleteVolume(ctx, pv)
+}
+
+// deleteVolume deletes the volume, once, and then its PersistentVolume.
+func (c *Controller) deleteVolume(ctx context.Context, pv *corev1.PersistentVolume) loop.Verdict {
+	state := c.deletions.get(pv.UID)
+	if !state.volumeDeleted {
+		if state.started.IsZero() {
+			state.started = time.Now()
+		}
+		err := c.callDelete(ctx, pv)
+		if verdict, ok := c.notDeleted(ctx, pv, &state, err); !ok {
+			return verdict
+		}
+		state.volumeDeleted = true
+		c.deletions.put(pv.UID, state)
+		c.cfg.Observer.VolumeDeleted(pv.Spec.StorageClassName, pv.Spec.NodeAffinity)
+	}
+	if state.released {
+		return loop.Done() // the cache shows old news
+	}
+	if err := c.removePV(ctx, pv, &state); err != nil {
+		c.deletions.put(pv.UID, state)
+		c.metrics.notDeleted(pv)
+		klog.FromContext(ctx).Error(err, "The volume is deleted, its PersistentVolume cannot be removed, trying again")
+		c.tell(pv, eventNotRemoved(err))
+		return loop.Again()
+	}
+	state.released = true
+	c.deletions.put(pv.UID, state)
+	c.metrics.deleted(pv, time.Since(state.started))
+	klog.FromContext(ctx).V(2).Info("Deleted volume and PersistentVolume")
+	return loop.Done()
+}
+
+// notDeleted turns an error of callDelete into what follows; it returns true when there was none.
+func (c *Controller) notDeleted(ctx context.Context, pv *corev1.PersistentVolume, state *deletion, err error) (loop.Verdict, bool) {
+	if err == nil {
+		return loop.Verdict{}, true
+	}
+	defer func() { c.deletions.put(pv.UID, *state) }()
+	if inUse, ok := asInUse(err); ok {
+		if !state.saidInUse {
+			state.saidInUse = true
+			c.tell(pv, eventInUse(inUse))
+		}
+		return loop.Again(), false
+	}
+	if outcome.Of(err) == outcome.NotOurs {
+		klog.FromContext(ctx).V(4).Info("Not deleting", "reason", err.Error())
+		return loop.Done(), false
+	}
+	klog.FromContext(ctx).V(2).Info("Volume not deleted", "err", err)
+	c.metrics.notDeleted(pv)
+	c.tell(pv, eventDeleteFailed(err))
+	if outcome.Busy(err) {
+		return loop.Busy(), false
+	}
+	return loop.Again(), false
+}
+
+// removePV deletes the object and takes our finalizer off it, each once.
+func (c *Controller) removePV(ctx context.Context, pv *corev1.PersistentVolume, state *deletion) error {
+	if !state.objectDeleted && pv.DeletionTimestamp == nil {
+		err := c.cfg.Client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pv.UID))})
+		// A conflict means that another PersistentVolume has the name: ours is gone.
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return fmt.Errorf("delete PersistentVolume: %w", err)
+		}
+	}
+	state.objectDeleted = true
+	if !slices.Contains(pv.Finalizers, wellknown.FinalizerPV) {
+		return nil
+	}
+	return cluster.PatchPVFinalizer(ctx, c.cfg.Client, cluster.FinalizerPatch{PV: pv.Name, UID: pv.UID, Finalizer: wellknown.FinalizerPV, Remove: true})
+}
