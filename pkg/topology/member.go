@@ -2,7 +2,6 @@ package topology
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 )
@@ -57,9 +56,13 @@ func KeySet(keys []string) []string {
 	return slices.Compact(sorted)
 }
 
-// Restrict returns the segment of those pairs whose key is in keys.
+// Restrict returns the segment of those pairs whose key is among keys.
 func Restrict(pairs map[string]string, keys func(string) bool) Segment {
-	restricted := maps.Clone(pairs)
-	maps.DeleteFunc(restricted, func(key, _ string) bool { return !keys(key) })
-	return SegmentOf(restricted)
+	var list []pair
+	for key, value := range pairs {
+		if keys(key) {
+			list = append(list, pair{key, value})
+		}
+	}
+	return segmentOfPairs(list)
 }

@@ -1,0 +1,155 @@
+package segments
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/topology"
+)
+
+// liveTimeout bounds one look at the API server.
+const liveTimeout = 10 * time.Second
+
+// lookup is a question about one node that only the API server can answer.
+type lookup struct {
+	node string
+	// reply has room for the answer.
+	reply chan<- answer
+}
+
+type answer struct {
+	member topology.Member
+	err    error
+}
+
+// Run watches until ctx ends, and returns when its last goroutine has ended. It is called once.
+func (x *Index) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer close(x.ended)
+	logger := klog.FromContext(ctx)
+	csiNodes := cache.NewReflectorWithOptions(x.csiNodes(), &storagev1.CSINode{}, x.csiNodeStore(),
+		cache.ReflectorOptions{Logger: &logger, Name: "csinodes"})
+	running.Go(func() { csiNodes.RunWithContext(ctx) })
+	running.Go(func() { x.watchNodes(ctx) })
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-x.wake:
+			x.tellAll()
+		case question := <-x.lookups:
+			running.Go(func() {
+				member, err := x.Live(ctx, question.node)
+				question.reply <- answer{member, err}
+			})
+		}
+	}
+}
+
+// watchNodes watches Nodes for the labels that count, and begins anew when the driver registers another key: the
+// values of labels that did not count are not kept. This happens when a driver is installed, and hardly ever after.
+func (x *Index) watchNodes(ctx context.Context) {
+	logger := klog.FromContext(ctx)
+	select {
+	case <-ctx.Done():
+		return
+	case <-x.csiNodesRead:
+	}
+	for ctx.Err() == nil {
+		keys := x.widen()
+		nodes := cache.NewReflectorWithOptions(x.nodes(), &metav1.PartialObjectMetadata{}, x.nodeStore(keys),
+			cache.ReflectorOptions{Logger: &logger, Name: "nodes"})
+		watching, stop := context.WithCancel(ctx)
+		var running sync.WaitGroup
+		running.Go(func() { nodes.RunWithContext(watching) })
+		x.waitForGrowth(ctx)
+		stop()
+		running.Wait()
+	}
+}
+
+// waitForGrowth returns when a key is registered that Nodes are not watched for, or when ctx has ended.
+func (x *Index) waitForGrowth(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-x.grow:
+		}
+		x.mu.Lock()
+		grown := !x.knows(x.watched)
+		x.mu.Unlock()
+		if grown {
+			klog.FromContext(ctx).V(2).Info("Reading the labels of all nodes again, the driver registered another topology key")
+			return
+		}
+	}
+}
+
+// Live asks the API server for the Node and the CSINode of a name. An error says that there was no answer, not
+// that something is missing.
+func (x *Index) Live(ctx context.Context, node string) (topology.Member, error) {
+	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
+	defer cancel()
+	var m topology.Member
+	csiNode, err := x.cfg.Client.StorageV1().CSINodes().Get(ctx, node, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return m, fmt.Errorf("read CSINode %q: %w", node, err)
+	}
+	if err == nil {
+		entry := x.entry(csiNode)
+		m.CSINodeExists, m.Registered, m.Keys = true, entry != nil, topology.KeySet(keysOf(entry))
+	}
+	object, err := x.cfg.Metadata.Resource(nodesResource).Get(ctx, node, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return m, nil
+	}
+	if err != nil {
+		return m, fmt.Errorf("read node %q: %w", node, err)
+	}
+	x.mu.Lock()
+	watched := x.watched
+	x.mu.Unlock()
+	m.NodeExists = true
+	m.Labels = topology.Restrict(object.Labels, func(key string) bool { return watched[key] || slices.Contains(m.Keys, key) })
+	return m, nil
+}
+
+var nodesResource = corev1.SchemeGroupVersion.WithResource("nodes")
+
+func (x *Index) nodes() cache.ListerWatcher {
+	client := x.cfg.Metadata.Resource(nodesResource)
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			return client.List(ctx, options)
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			return client.Watch(ctx, options)
+		},
+	}, x.cfg.Metadata)
+}
+
+func (x *Index) csiNodes() cache.ListerWatcher {
+	client := x.cfg.Client.StorageV1().CSINodes()
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			return client.List(ctx, options)
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			return client.Watch(ctx, options)
+		},
+	}, x.cfg.Client)
+}
