@@ -56,9 +56,9 @@ func CheckClone(f CloneFacts) (Content, error) {
 	if err := first(f, cloneChecks); err != nil {
 		return Content{}, err
 	}
-	minBytes, _ := request(f.Claim)
+	minBytes, _ := RequestBytes(f.Claim)
 	if f.GrowToSourceSize {
-		minBytes = max(minBytes, f.SourcePV.Spec.Capacity.Storage().Value())
+		minBytes = max(minBytes, inBytes(f.SourcePV.Spec.Capacity.Storage()))
 	}
 	return Content{
 		VolumeContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
@@ -105,8 +105,8 @@ func claimHasClass(f CloneFacts) error {
 }
 
 func sourceSizeCovered(f CloneFacts) error {
-	asked, _ := request(f.Claim)
-	size, _ := request(f.Source)
+	asked, _ := RequestBytes(f.Claim)
+	size, _ := RequestBytes(f.Source)
 	if f.GrowToSourceSize || asked >= size {
 		return nil
 	}

@@ -2,9 +2,11 @@ package source
 
 import (
 	"errors"
+	"math"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // Content is what a claim's source means for the CreateVolume request.
@@ -29,10 +31,19 @@ func first[F any](f F, checks []check[F]) error {
 	return nil
 }
 
-// request returns the claim's storage request in bytes, fractions rounded up, and whether there is one.
-func request(claim *corev1.PersistentVolumeClaim) (int64, bool) {
+// RequestBytes returns the size that the claim asks for in bytes, and whether it asks for any.
+func RequestBytes(claim *corev1.PersistentVolumeClaim) (int64, bool) {
 	size, ok := claim.Spec.Resources.Requests[corev1.ResourceStorage]
-	return size.Value(), ok
+	return inBytes(&size), ok
+}
+
+// inBytes returns a size in bytes, fractions rounded up; one that no int64 holds is the largest that it holds.
+// Quantity.Value makes 0 of 1e30.
+func inBytes(size *resource.Quantity) int64 {
+	if size.CmpInt64(math.MaxInt64) >= 0 {
+		return math.MaxInt64
+	}
+	return size.Value()
 }
 
 // modeOf returns the volume mode that a pointer stands for.

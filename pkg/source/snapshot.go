@@ -57,9 +57,9 @@ func CheckSnapshot(f SnapshotFacts) (Content, error) {
 	if err := first(f, snapshotChecks); err != nil {
 		return Content{}, err
 	}
-	minBytes, _ := request(f.Claim)
+	minBytes, _ := RequestBytes(f.Claim)
 	if size := f.Snapshot.Status.RestoreSize; f.GrowToSourceSize && size != nil {
-		minBytes = max(minBytes, size.Value())
+		minBytes = max(minBytes, inBytes(size))
 	}
 	return Content{
 		VolumeContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
@@ -130,7 +130,7 @@ func contentHasHandle(f SnapshotFacts) error {
 }
 
 func restoreSizeRequested(f SnapshotFacts) error {
-	if _, ok := request(f.Claim); ok || f.Snapshot.Status.RestoreSize == nil {
+	if _, ok := RequestBytes(f.Claim); ok || f.Snapshot.Status.RestoreSize == nil {
 		return nil
 	}
 	return fmt.Errorf("claim %s/%s asks for no capacity", f.Claim.Namespace, f.Claim.Name)
@@ -141,8 +141,8 @@ func restoreSizeCovered(f SnapshotFacts) error {
 	if size == nil || f.GrowToSourceSize {
 		return nil
 	}
-	if asked, _ := request(f.Claim); asked < size.Value() {
-		return fmt.Errorf("requested volume size %d is less than the size %d for the source snapshot %s", asked, size.Value(), f.Snapshot.Name)
+	if asked, _ := RequestBytes(f.Claim); asked < inBytes(size) {
+		return fmt.Errorf("requested volume size %d is less than the size %d for the source snapshot %s", asked, inBytes(size), f.Snapshot.Name)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package volume
 import (
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/source"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
@@ -44,13 +45,11 @@ func Provisioner(claim *corev1.PersistentVolumeClaim) string {
 	return claim.Annotations[wellknown.AnnBetaStorageProvisioner]
 }
 
-// RequestBytes returns the size that the claim asks for in bytes, fractions rounded up; 0 when it asks for none.
+// RequestBytes returns the size that the claim asks for in bytes, fractions rounded up; 0 when it asks for none,
+// and the largest number for one that is larger still.
 func RequestBytes(claim *corev1.PersistentVolumeClaim) int64 {
-	size, ok := claim.Spec.Resources.Requests[corev1.ResourceStorage]
-	if !ok {
-		return 0
-	}
-	return size.Value()
+	size, _ := source.RequestBytes(claim)
+	return size
 }
 
 // isBlock reports whether the claim asks for a raw device.
