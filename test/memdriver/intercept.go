@@ -122,13 +122,13 @@ func (d *Driver) occupy(seq int, request any) (string, bool) {
 func (d *Driver) perform(ctx, life context.Context, t task) reply {
 	answered := make(chan reply, 1)
 	d.workers.Go(func() {
-		defer func() {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			delete(d.busy, t.name)
-			d.notify()
-		}()
-		answered <- d.follow(ctx, life, t)
+		done := d.follow(ctx, life, t)
+		// First free, then answered: who has the answer may use the name again at once.
+		d.mu.Lock()
+		delete(d.busy, t.name)
+		d.notify()
+		d.mu.Unlock()
+		answered <- done
 	})
 	select {
 	case done := <-answered:
