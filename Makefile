@@ -1,0 +1,82 @@
+# `make help` lists the targets. Needed: Go, make, git, a C compiler for the race detector. All else is built or skipped loudly.
+
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+GO ?= go
+# Without this tag gRPC pulls in html/template, and the binary is nearly twice as big (see hack/README.md).
+TAGS := -tags=grpcnotrace
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+IMAGE ?= csi-provisioner:$(VERSION)
+# Arguments for every `go test`, such as TESTARGS='-run Delete -v'.
+TESTARGS ?=
+# The control plane is slow to start: packages that start one run one after the other.
+CLUSTER_TEST := $(GO) test $(TAGS) -race -shuffle=on -timeout=20m -p=1 $(TESTARGS)
+# An informer object that is changed in place makes the tests panic.
+export KUBE_CACHE_MUTATION_DETECTOR := true
+
+.PHONY: help
+help: ## list the targets (the default)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## the static binary bin/csi-provisioner, its version stamped
+	@mkdir -p bin
+	CGO_ENABLED=0 $(GO) build $(TAGS) -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/csi-provisioner ./cmd/csi-provisioner
+	@printf 'bin/csi-provisioner %s: %.1f MB stripped, %d modules linked in\n' '$(VERSION)' \
+		"$$(wc -c < bin/csi-provisioner | awk '{print $$1 / 1e6}')" "$$($(GO) version -m bin/csi-provisioner | grep -c '^	dep	')"
+
+.PHONY: test
+test: test-unit test-integration test-e2e ## everything that the repository can check about itself, set-up included
+
+.PHONY: test-unit
+test-unit: ## the tests that need no control plane; under a minute
+	$(GO) test $(TAGS) -race -shuffle=on $(TESTARGS) $$($(GO) list $(TAGS) ./... | grep -v -E '/test/(cluster|integration|e2e|bench)(/|$$)')
+
+.PHONY: test-integration
+test-integration: cluster-binaries ## controllers against a real API server and an in-memory driver
+	$(CLUSTER_TEST) ./test/cluster/... ./test/integration/...
+
+.PHONY: test-e2e
+test-e2e: build cluster-binaries ## the built binary with the shipped rights on a real control plane
+	$(CLUSTER_TEST) ./test/e2e/...
+
+.PHONY: lint
+lint: ## style, floors between packages, contextual logging, shell scripts
+	@hack/lint.sh
+
+.PHONY: fmt
+fmt: ## format the code and order its imports
+	$(GO) tool -modfile=hack/tools/go.mod golangci-lint fmt --config hack/golangci.yml
+
+.PHONY: generate
+generate: ## write what is derived: the flags table of the README
+	$(GO) run $(TAGS) ./hack/flagsdoc
+
+.PHONY: verify
+verify: ## prove that the tree is tidy, formatted, generated, linted and free of unwanted modules
+	@hack/verify.sh
+
+.PHONY: cluster-binaries
+cluster-binaries: ## the control plane in bin/cluster, when missing or out of date; minutes the first time
+	@hack/cluster-binaries.sh
+
+.PHONY: image
+image: ## the container image, where docker, podman or buildah is at hand
+	@hack/image.sh '$(IMAGE)' '$(VERSION)'
+
+.PHONY: demo
+demo: build cluster-binaries ## one claim, from creation to deletion, on a control plane of its own; KEEP=1 leaves it up
+	@$(GO) build $(TAGS) -o bin/memdriver ./test/memdriver/cmd/memdriver
+	@$(GO) build $(TAGS) -o bin/demo ./test/demo
+	@exec bin/demo $(if $(filter-out 0,$(KEEP)),--keep)
+
+.PHONY: bench
+bench: ## benchmarks ten times; BASE=<git revision> compares with it
+	@BASE='$(BASE)' hack/bench.sh
+
+.PHONY: clean
+clean: ## remove bin/, but not the control plane
+	find bin -mindepth 1 -maxdepth 1 ! -name cluster -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Runs all benchmarks ten times (COUNT changes that). With BASE set to a git revision, runs them there too, in a
+# worktree of its own, and compares. The raw results stay in bin/bench.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+mkdir -p bin/bench
+
+run() { # run DIR FILE
+  (cd "$1" && go test -tags=grpcnotrace -run='^$' -bench=. -benchmem -count="${COUNT:-10}" ./cmd/... ./pkg/...) | tee "$2"
+}
+
+run . "$root/bin/bench/new.txt"
+if [[ -n ${BASE:-} ]]; then
+  base=$(mktemp -d)
+  trap 'git worktree remove --force "$base"' EXIT
+  git worktree add --detach "$base" "$BASE"
+  run "$base" "$root/bin/bench/base.txt"
+  go tool -modfile=hack/tools/go.mod benchstat "$root/bin/bench/base.txt" "$root/bin/bench/new.txt"
+fi

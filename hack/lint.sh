@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Runs the linters. Their versions are pinned in hack/tools/go.mod; they are built from the module proxy.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+tool() { go tool -modfile=hack/tools/go.mod "$@"; }
+
+echo "golangci-lint (the first time it is built from source: about 3 minutes)"
+tool golangci-lint run --config hack/golangci.yml
+
+echo "logcheck: contextual logging"
+GOFLAGS="${GOFLAGS:-} -tags=grpcnotrace" tool logcheck -check-contextual -check-with-helpers -check-key-prefix= ./cmd/... ./pkg/...
+
+if command -v shellcheck >/dev/null; then
+  echo "shellcheck"
+  shellcheck .ci/run hack/*.sh
+else
+  echo "SKIPPED shellcheck: it is not installed"
+fi
