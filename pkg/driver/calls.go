@@ -80,9 +80,13 @@ func call[Q, R any](ctx context.Context, d *Driver, f method[Q, R], req Q) (R, e
 	return f(ctx, req)
 }
 
-// ask is call for a connection that is still being looked at: a loss of it is errRestarted.
+// ask is call for a connection that is still being looked at: a loss of it is errRestarted. The driver hears
+// of the deadline of the call and not of that of ctx: when ctx ends, it has ended before the call does.
 func ask[Q, R any](ctx context.Context, d *Driver, l *link, f method[Q, R], req Q) (R, error) {
-	resp, err := call(ctx, d, f, req)
+	asking, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+	resp, err := call(asking, d, f, req)
 	if err != nil && l.lostBy(ctx, err) {
 		err = errRestarted
 	}

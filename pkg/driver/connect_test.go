@@ -19,45 +19,6 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-func TestCheckAddress(t *testing.T) {
-	t.Parallel()
-	tests := map[string]struct {
-		address string
-		wantOK  bool
-	}{
-		"an absolute path":               {"/run/csi/socket", true},
-		"unix and an absolute path":      {"unix:///run/csi/socket", true},
-		"a path as long as can be":       {"/" + strings.Repeat("a", 106), true},
-		"a path that is one byte longer": {"/" + strings.Repeat("a", 107), false},
-		"nothing":                        {"", false},
-		"a relative path":                {"csi.sock", false},
-		"unix without slashes":           {"unix:/run/csi/socket", false},
-		"unix and a relative path":       {"unix://csi.sock", false},
-		"unix and nothing":               {"unix://", false},
-		"tcp":                            {"tcp://h:1", false},
-		"a zero byte":                    {"/run/\x00", false},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			err := CheckAddress(tc.address)
-			if (err == nil) != tc.wantOK {
-				t.Fatalf("CheckAddress(%q) = %v", tc.address, err)
-			}
-			if !tc.wantOK && len(tc.address) < 100 {
-				for _, form := range []string{"/run/csi/socket", "unix:///run/csi/socket"} {
-					if !strings.Contains(err.Error(), form) {
-						t.Errorf("error %q does not name the form %s", err, form)
-					}
-				}
-			}
-			if _, err := Connect(t.Context(), Config{Address: tc.address}); err == nil {
-				t.Error("Connect accepted a Config without a timeout")
-			}
-		})
-	}
-}
-
 func TestConnectLearnsWhoTheDriverIs(t *testing.T) {
 	t.Parallel()
 	path := socketFile(t)
@@ -159,118 +120,6 @@ func TestConnectWaitsWithoutLimitAndQuietly(t *testing.T) {
 	})
 }
 
-func TestProbeUntilReady(t *testing.T) {
-	t.Parallel()
-	fail := func(code codes.Code) func() (*csi.ProbeResponse, error) {
-		return func() (*csi.ProbeResponse, error) { return nil, status.Error(code, "starting") }
-	}
-	tests := map[string]func() (*csi.ProbeResponse, error){
-		"not ready": func() (*csi.ProbeResponse, error) {
-			return &csi.ProbeResponse{Ready: wrapperspb.Bool(false)}, nil
-		},
-		"unavailable":       fail(codes.Unavailable),
-		"aborted":           fail(codes.Aborted),
-		"exhausted":         fail(codes.ResourceExhausted),
-		"deadline exceeded": fail(codes.DeadlineExceeded),
-	}
-	for name, notYet := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				var w wire
-				begin := time.Now()
-				fake := newFake("slow")
-				fake.probe = func(context.Context) (*csi.ProbeResponse, error) {
-					if time.Since(begin) < 25*time.Second {
-						return notYet()
-					}
-					return &csi.ProbeResponse{}, nil // no answer means ready
-				}
-				s := fake.serve(t, w.listen())
-				ctx, log := withLogs(t)
-				r := <-connecting(ctx, Config{Address: "/mem", Timeout: 15 * time.Second, dial: w.dial})
-				if r.err != nil {
-					t.Fatal(r.err)
-				}
-				if took := time.Since(begin).Round(time.Second); took != 25*time.Second {
-					t.Errorf("connected after %s, want 25s", took)
-				}
-				if got := fake.count("Probe"); got < 25 || got > 27 {
-					t.Errorf("%d probes in 25 s, want one a second", got)
-				}
-				if got := len(log.lines("Waiting for")); got != 3 {
-					t.Errorf("%d lines in 25 s, want 3", got)
-				}
-				r.driver.Close()
-				s.Stop()
-			})
-		})
-	}
-}
-
-func TestProbeThatHangsIsTriedAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var w wire
-		begin := time.Now()
-		fake := newFake("hanging")
-		fake.probe = func(ctx context.Context) (*csi.ProbeResponse, error) {
-			if time.Since(begin) < 40*time.Second {
-				<-ctx.Done()
-				return nil, status.FromContextError(ctx.Err()).Err()
-			}
-			return &csi.ProbeResponse{}, nil
-		}
-		s := fake.serve(t, w.listen())
-		r := <-connecting(t.Context(), Config{Address: "/mem", Timeout: 15 * time.Second, dial: w.dial})
-		if r.err != nil {
-			t.Fatal(r.err)
-		}
-		var at []int
-		for i, call := range fake.calls {
-			if call == "Probe" {
-				at = append(at, int(fake.times[i].Sub(begin).Round(time.Second).Seconds()))
-			}
-		}
-		if diff := cmp.Diff([]int{0, 15, 30, 45}, at); diff != "" {
-			t.Errorf("probes at these seconds (-want +got):\n%s", diff)
-		}
-		r.driver.Close()
-		s.Stop()
-	})
-}
-
-// Every code that does not mean "not yet" ends the start; the loop goes over all of them.
-func TestProbeErrors(t *testing.T) {
-	t.Parallel()
-	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
-		if notYet(status.Error(code, "")) {
-			continue
-		}
-		t.Run(code.String(), func(t *testing.T) {
-			t.Parallel()
-			path := socketFile(t)
-			fake := newFake("broken")
-			fake.probe = func(context.Context) (*csi.ProbeResponse, error) {
-				return nil, status.Error(code, "no backend configured")
-			}
-			fake.listen(t, path)
-			err := within(t, 10*time.Second, "Connect", connecting(t.Context(), Config{Address: path, Timeout: time.Minute})).err
-			if status.Code(err) != code {
-				t.Fatalf("error %v, want code %s", err, code)
-			}
-			for _, want := range []string{path, "probe", "no backend configured"} {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("error %q does not contain %q", err, want)
-				}
-			}
-			if got := fake.count("Probe"); got != 1 {
-				t.Errorf("%d probes, want 1", got)
-			}
-		})
-	}
-}
-
 func TestFirstQuestionsAreAskedOnce(t *testing.T) {
 	t.Parallel()
 	answer := func(code codes.Code) func(context.Context) error {
@@ -315,7 +164,7 @@ func TestFirstQuestionsAreAskedOnce(t *testing.T) {
 				fake := newFake("d")
 				tc.set(fake)
 				s := fake.serve(t, w.listen())
-				r := <-connecting(t.Context(), Config{Address: "/mem", Timeout: 15 * time.Second, dial: w.dial})
+				r := <-connecting(quiet(t), Config{Address: "/mem", Timeout: 15 * time.Second, dial: w.dial})
 				if r.err == nil {
 					r.driver.Close()
 				}
@@ -336,7 +185,7 @@ func TestMigratedDriverIsProbedTwice(t *testing.T) {
 	path := socketFile(t)
 	fake := newFake("ebs.csi.aws.com")
 	fake.listen(t, path)
-	connect(t, t.Context(), Config{Address: path, Timeout: time.Minute, Migrated: func(name string) bool { return name == "ebs.csi.aws.com" }})
+	connect(t, quiet(t), Config{Address: path, Timeout: time.Minute, Migrated: func(name string) bool { return name == "ebs.csi.aws.com" }})
 	want := []string{"Probe", "GetPluginInfo", "Probe", "GetPluginCapabilities", "ControllerGetCapabilities"}
 	if diff := cmp.Diff(want, fake.called()); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
@@ -394,7 +243,7 @@ func TestConnectStartsOverWhenTheDriverDiesMeanwhile(t *testing.T) {
 	dying := make(chan struct{})
 	first.info = func(ctx context.Context) error { close(dying); <-ctx.Done(); return ctx.Err() }
 	s := first.listen(t, path)
-	c := connecting(t.Context(), Config{Address: path, Timeout: time.Minute})
+	c := connecting(quiet(t), Config{Address: path, Timeout: time.Minute})
 	within(t, 10*time.Second, "the first question", dying)
 	s.Stop()
 	second := newFake("d")
@@ -441,7 +290,7 @@ func TestConnectEndsWithItsContext(t *testing.T) {
 			t.Parallel()
 			path := socketFile(t)
 			prepare(t, path)
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			ctx, cancel := context.WithTimeout(quiet(t), 100*time.Millisecond)
 			defer cancel()
 			err := within(t, 5*time.Second, "Connect", connecting(ctx, Config{Address: path, Timeout: time.Hour})).err
 			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), path) {
@@ -468,7 +317,7 @@ func TestConnectLeavesNoSocketOpen(t *testing.T) {
 		}
 		ended <- c.Close()
 	}()
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(quiet(t))
 	c := connecting(ctx, Config{Address: path, Timeout: time.Minute})
 	time.AfterFunc(50*time.Millisecond, cancel)
 	within(t, 5*time.Second, "Connect", c)

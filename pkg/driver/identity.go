@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
@@ -39,17 +40,20 @@ type Identity struct {
 
 // difference returns nil when now is the same driver as before, otherwise an error that names both.
 func difference(before, now Identity) error {
-	var errs []error
+	var changes []string
 	if before.Name != now.Name {
-		errs = append(errs, fmt.Errorf("its name was %q and is %q", before.Name, now.Name))
+		changes = append(changes, fmt.Sprintf("its name was %q and is %q", before.Name, now.Name))
 	}
 	if !maps.Equal(before.Plugin, now.Plugin) {
-		errs = append(errs, fmt.Errorf("its plugin capabilities were %v and are %v", names(before.Plugin), names(now.Plugin)))
+		changes = append(changes, fmt.Sprintf("its plugin capabilities were %v and are %v", names(before.Plugin), names(now.Plugin)))
 	}
 	if !maps.Equal(before.Controller, now.Controller) {
-		errs = append(errs, fmt.Errorf("its controller capabilities were %v and are %v", names(before.Controller), names(now.Controller)))
+		changes = append(changes, fmt.Sprintf("its controller capabilities were %v and are %v", names(before.Controller), names(now.Controller)))
 	}
-	return errors.Join(errs...)
+	if len(changes) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(changes, "; "))
 }
 
 // names lists a capability set in the order of the CSI specification.

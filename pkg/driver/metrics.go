@@ -92,21 +92,24 @@ func withMigratedLabel(manager csimetrics.CSIMetricsManager, migrated bool) csim
 func (m *Metrics) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	begin := time.Now()
 	err := invoker(ctx, method, req, reply, cc, opts...)
-	if m == nil {
-		return err
-	}
-	duration := time.Since(begin)
 	migrated, _ := ctx.Value(migratedKey{}).(bool)
+	m.observe(sample{method, err, time.Since(begin)}, migrated)
+	return err
+}
+
+func (m *Metrics) observe(s sample, migrated bool) {
+	if m == nil {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
 	case m.plain == nil && len(m.held) < maxHeld:
-		m.held = append(m.held, sample{method, err, duration})
+		m.held = append(m.held, s)
 	case m.plain == nil:
 	case migrated:
-		m.migrated.RecordMetrics(method, err, duration)
+		m.migrated.RecordMetrics(s.method, s.err, s.duration)
 	default:
-		m.plain.RecordMetrics(method, err, duration)
+		m.plain.RecordMetrics(s.method, s.err, s.duration)
 	}
-	return err
 }

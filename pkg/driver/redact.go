@@ -5,9 +5,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/kubernetes-csi/csi-lib-utils/protosanitizer"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"k8s.io/klog/v2"
 )
 
@@ -22,15 +24,40 @@ const (
 // driver quotes of them.
 func logCalls(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	logger := klog.FromContext(ctx).V(5)
-	secrets := secretsOf(req)
 	if logger.Enabled() {
-		logger.Info("GRPC call", "method", method, "request", redact(protosanitizer.StripSecrets(req).String(), secrets))
+		logger.Info("GRPC call", "method", method, "request", visible(readable(req), secretsOf(req)))
 	}
-	err := redactError(invoker(ctx, method, req, reply, cc, opts...), secrets)
+	err := invoker(ctx, method, req, reply, cc, opts...)
+	if err != nil {
+		err = redactError(err, secretsOf(req))
+	}
 	if logger.Enabled() {
-		logger.Info("GRPC response", "method", method, "response", redact(protosanitizer.StripSecrets(reply).String(), secrets), "err", err)
+		logger.Info("GRPC response", "method", method, "response", visible(reply, secretsOf(req)), "err", err)
 	}
 	return err
+}
+
+// visible returns a message as one line of JSON.
+func visible(message any, secrets []string) string {
+	return redact(protosanitizer.StripSecrets(message).String(), secrets)
+}
+
+// readable returns req, or a copy of it when its accessibility requirements are already encoded: package
+// topology does that to the long ones, and they would look empty in the log.
+func readable(req any) any {
+	create, ok := req.(*csi.CreateVolumeRequest)
+	if !ok || len(create.GetAccessibilityRequirements().ProtoReflect().GetUnknown()) == 0 {
+		return req
+	}
+	bytes, err := proto.Marshal(create)
+	if err != nil {
+		return req
+	}
+	plain := &csi.CreateVolumeRequest{}
+	if err := proto.Unmarshal(bytes, plain); err != nil {
+		return req
+	}
+	return plain
 }
 
 // secretsOf returns the values in req that must not be seen, the longest first, so that one which contains

@@ -248,6 +248,13 @@ func withLogs(t *testing.T) (context.Context, logs) {
 	return klog.NewContext(t.Context(), logger), logs{logger}
 }
 
+// quiet returns the test's context with a logger whose lines are seen only when the test fails.
+func quiet(t *testing.T) context.Context {
+	t.Helper()
+	ctx, _ := withLogs(t)
+	return ctx
+}
+
 func (l logs) text() string {
 	return l.logger.GetSink().(ktesting.Underlier).GetBuffer().String()
 }

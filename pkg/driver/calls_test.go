@@ -1,0 +1,134 @@
+package driver
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
+)
+
+func TestCallsReachTheDriver(t *testing.T) {
+	t.Parallel()
+	path := socketFile(t)
+	newFake("d").listen(t, path)
+	d := connect(t, quiet(t), Config{Address: path, Timeout: time.Minute})
+	created, err := d.CreateVolume(quiet(t), &csi.CreateVolumeRequest{Name: "pv-1"})
+	if err != nil || created.GetVolume().GetVolumeId() != "vol-pv-1" {
+		t.Errorf("CreateVolume: %v, %v", created, err)
+	}
+	if err := d.DeleteVolume(quiet(t), &csi.DeleteVolumeRequest{VolumeId: "vol-pv-1"}); err != nil {
+		t.Errorf("DeleteVolume: %v", err)
+	}
+	room, err := d.GetCapacity(quiet(t), &csi.GetCapacityRequest{})
+	if err != nil || room.GetAvailableCapacity() != 7 {
+		t.Errorf("GetCapacity: %v, %v", room, err)
+	}
+	node, err := d.NodeGetInfo(quiet(t))
+	if err != nil || node.GetNodeId() != "node-1" {
+		t.Errorf("NodeGetInfo: %v, %v", node, err)
+	}
+}
+
+func TestEachCallHasItsDeadline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var w wire
+		fake := newFake("d")
+		fake.create = func(ctx context.Context, _ *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+			<-ctx.Done()
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+		fake.delete = func(ctx context.Context, _ *csi.DeleteVolumeRequest) error {
+			<-ctx.Done()
+			return status.FromContextError(ctx.Err()).Err()
+		}
+		s := fake.serve(t, w.listen())
+		d := connect(t, quiet(t), Config{Address: "/mem", Timeout: 15 * time.Second, dial: w.dial})
+		for name, do := range map[string]func() error{
+			"CreateVolume": func() error {
+				_, err := d.CreateVolume(quiet(t), &csi.CreateVolumeRequest{Name: "v"})
+				return err
+			},
+			"DeleteVolume": func() error { return d.DeleteVolume(quiet(t), &csi.DeleteVolumeRequest{VolumeId: "v"}) },
+		} {
+			begin := time.Now()
+			err := do()
+			if status.Code(err) != codes.DeadlineExceeded || time.Since(begin) != 15*time.Second {
+				t.Errorf("%s: %v after %s, want DeadlineExceeded after 15s", name, err, time.Since(begin))
+			}
+			if outcome.OfCreate(err, false) != outcome.Background {
+				t.Errorf("%s: outcome %s", name, outcome.OfCreate(err, false))
+			}
+		}
+		d.Close()
+		s.Stop()
+	})
+}
+
+func TestCallsOfACallerThatHasEndedAreNotSent(t *testing.T) {
+	t.Parallel()
+	path := socketFile(t)
+	fake := newFake("d")
+	fake.listen(t, path)
+	d := connect(t, quiet(t), Config{Address: path, Timeout: time.Minute})
+	ctx, cancel := context.WithCancel(quiet(t))
+	cancel()
+	_, err := d.CreateVolume(ctx, &csi.CreateVolumeRequest{Name: "v"})
+	if status.Code(err) != codes.Canceled || outcome.Of(err) != outcome.Unchanged {
+		t.Errorf("CreateVolume: %v (%s), want Canceled and Unchanged", err, outcome.Of(err))
+	}
+	if got := fake.count("CreateVolume"); got != 0 {
+		t.Errorf("%d calls, want none", got)
+	}
+}
+
+// A driver that dies in the middle of a call leaves its outcome open.
+func TestALossDuringACallIsNotTakenForUnchanged(t *testing.T) {
+	t.Parallel()
+	path := socketFile(t)
+	fake := newFake("d")
+	begun := make(chan struct{})
+	fake.create = func(ctx context.Context, _ *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+		close(begun)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	s := fake.listen(t, path)
+	d := connect(t, quiet(t), Config{Address: path, Timeout: time.Minute})
+	errs := make(chan error, 1)
+	go func() {
+		_, err := d.CreateVolume(quiet(t), &csi.CreateVolumeRequest{Name: "v"})
+		errs <- err
+	}()
+	within(t, 10*time.Second, "CreateVolume", begun)
+	s.Stop()
+	err := within(t, 10*time.Second, "the end of the call", errs)
+	if status.Code(err) != codes.Unavailable || outcome.OfCreate(err, true) != outcome.Background {
+		t.Errorf("%v (%s), want Unavailable and Background", err, outcome.OfCreate(err, true))
+	}
+	if strings.Contains(err.Error(), "nothing was sent") {
+		t.Errorf("error %q claims that nothing was sent", err)
+	}
+}
+
+func TestAnAnswerThatIsTooLargeIsExhausted(t *testing.T) {
+	t.Parallel()
+	path := socketFile(t)
+	fake := newFake("d")
+	fake.create = func(context.Context, *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+		return &csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: strings.Repeat("x", 5<<20)}}, nil
+	}
+	fake.listen(t, path)
+	d := connect(t, quiet(t), Config{Address: path, Timeout: time.Minute})
+	_, err := d.CreateVolume(quiet(t), &csi.CreateVolumeRequest{Name: "v"})
+	if status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("%v, want ResourceExhausted", err)
+	}
+}
