@@ -57,7 +57,7 @@ func TestRules(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		rule        memdriver.Rule
-		timeout     time.Duration
+		giveUp      func(memdriver.Call) bool // when the caller loses patience; nil: never
 		wantCode    codes.Code
 		wantVolumes int
 		check       func(*testing.T, *csi.CreateVolumeResponse)
@@ -65,8 +65,8 @@ func TestRules(t *testing.T) {
 		"no rule makes the volume":                {rule: memdriver.Rule{Method: "DeleteVolume", Code: codes.Internal}, wantVolumes: 1},
 		"fail makes nothing":                      {rule: memdriver.Fail(create, codes.Internal, 1), wantCode: codes.Internal},
 		"fail late makes the volume":              {rule: memdriver.FailLate(create, codes.DeadlineExceeded, 1), wantCode: codes.DeadlineExceeded, wantVolumes: 1},
-		"hang ends with the caller's patience":    {rule: memdriver.Hang(create, 1), timeout: 20 * time.Millisecond, wantCode: codes.DeadlineExceeded},
-		"an answer too late leaves a volume":      {rule: memdriver.Rule{Lag: time.Hour}, timeout: 20 * time.Millisecond, wantCode: codes.DeadlineExceeded, wantVolumes: 1},
+		"hang ends with the caller's patience":    {rule: memdriver.Hang(create, 1), giveUp: begun, wantCode: codes.Canceled},
+		"an answer too late leaves a volume":      {rule: memdriver.Rule{Lag: time.Hour}, giveUp: worked, wantCode: codes.Canceled, wantVolumes: 1},
 		"another method's rule is not ours":       {rule: memdriver.Fail("DeleteVolume", codes.Internal, 0), wantVolumes: 1},
 		"a rule for another name is not ours":     {rule: memdriver.Rule{Key: "other", Code: codes.Internal}, wantVolumes: 1},
 		"a rule that does not agree is left out":  {rule: memdriver.Rule{Code: codes.Internal, When: func(memdriver.Call) bool { return false }}, wantVolumes: 1},
@@ -82,10 +82,8 @@ func TestRules(t *testing.T) {
 			driver, client, _ := serve(t, memdriver.Config{})
 			driver.Add(tc.rule)
 			ctx := t.Context()
-			if tc.timeout > 0 {
-				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, tc.timeout)
-				defer cancel()
+			if tc.giveUp != nil {
+				ctx = endWhen(t, driver, tc.giveUp)
 			}
 			answer, err := client.CreateVolume(ctx, request("v"))
 			wantCode(t, err, tc.wantCode)
@@ -97,6 +95,23 @@ func TestRules(t *testing.T) {
 			}
 		})
 	}
+}
+
+func begun(memdriver.Call) bool       { return true }
+func worked(call memdriver.Call) bool { return call.Worked }
+
+// endWhen returns a context that ends as soon as the first call of CreateVolume has come as far as that.
+func endWhen(t *testing.T, driver *memdriver.Driver, far func(memdriver.Call) bool) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer cancel()
+		_ = driver.WaitFor(t.Context(), func() bool {
+			calls := driver.Calls(create)
+			return len(calls) > 0 && far(calls[0])
+		})
+	}()
+	return ctx
 }
 
 func wantVolume(want *csi.Volume) func(*testing.T, *csi.CreateVolumeResponse) {
@@ -157,10 +172,8 @@ func TestBusyNameIsAborted(t *testing.T) {
 	driver, client, _ := serve(t, memdriver.Config{})
 	rule, release := memdriver.Block(create)
 	driver.Add(rule)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	_, err := client.CreateVolume(ctx, request("v"))
-	wantCode(t, err, codes.DeadlineExceeded)
+	_, err := client.CreateVolume(endWhen(t, driver, begun), request("v"))
+	wantCode(t, err, codes.Canceled)
 	_, err = client.CreateVolume(t.Context(), request("v"))
 	wantCode(t, err, codes.Aborted)
 
@@ -221,11 +234,11 @@ func TestStopLosesWorkOrAnswer(t *testing.T) {
 	}{
 		"before the work": {
 			rule:  memdriver.Slow(create, time.Hour),
-			ready: func(memdriver.Call) bool { return true },
+			ready: begun,
 		},
 		"between the work and the answer": {
 			rule:        memdriver.Rule{Method: create, Lag: time.Hour},
-			ready:       func(call memdriver.Call) bool { return call.Worked },
+			ready:       worked,
 			wantVolumes: 1,
 		},
 	}
