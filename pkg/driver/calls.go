@@ -64,9 +64,9 @@ func (d *Driver) acquire(ctx context.Context) (*link, error) {
 		return nil, outcome.With(outcome.Unchanged, status.FromContextError(err).Err())
 	}
 	d.mu.Lock()
-	l, away := d.link, d.back != nil
+	l := d.link // retired while the driver is away
 	d.mu.Unlock()
-	if away || !l.acquire() {
+	if !l.acquire() {
 		return nil, outcome.With(outcome.Unchanged,
 			status.Errorf(codes.Unavailable, "the CSI driver at %q is away, nothing was sent", d.cfg.Address))
 	}
