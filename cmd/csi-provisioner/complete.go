@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/features"
+	"github.com/csi-sidecars/external-provisioner/pkg/process"
+)
+
+// Complete returns what the process is to do. Call it only after Validate has found nothing; it fails then
+// for nothing that an operator wrote.
+func (o *Options) Complete(env environment, version string) (Config, error) {
+	gates, _, err := features.Resolve(o.gates)
+	if err != nil {
+		return Config{}, fmt.Errorf("resolve feature gates: %w", err)
+	}
+	socket, err := socketPath(o.csiAddress)
+	if err != nil {
+		return Config{}, fmt.Errorf("resolve the driver's address: %w", err)
+	}
+	cfg := Config{
+		Version:  version,
+		Hostname: env.hostname,
+		Driver:   DriverConfig{Address: socket, Timeout: o.timeout},
+		Kube:     KubeConfig{Kubeconfigs: o.kubeconfigs(env), Master: o.master, QPS: float32(o.qps), Burst: o.burst},
+		Gates:    gates,
+		Volumes:  o.volumeConfig(),
+		Work: WorkConfig{
+			RetryStart: o.retryStart, RetryMax: o.retryMax,
+			Workers: int(o.workers), CloneWorkers: int(o.cloneWorkers), //nolint:gosec // bounded by Validate
+			SnapshotSweep: max(o.snapshotSweep, 0), MarkerDelay: o.markerDelay, DrainTimeout: o.drainTimeout,
+		},
+		Capacity: CapacityConfig{
+			Enabled: o.capacity, Namespace: env.namespace, PodName: env.podName, OwnerLevel: o.capacityOwnerLevel,
+			Poll: o.capacityPoll, Workers: int(o.capacityWorkers), //nolint:gosec // bounded by Validate
+			ImmediateBinding: o.capacityImmediate, RespectAllowedTopologies: o.capacityAllowedTopologies,
+			QPS: o.capacityQPS, Burst: o.capacityBurst,
+		},
+		Election: ElectionConfig{
+			Enabled:       o.election,
+			Namespace:     process.LeaseNamespace(o.electionNamespace, env.podNamespace, env.accountNamespace),
+			Identity:      process.Identity(env.podName, env.accountPod, env.hostname),
+			LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
+			Labels: o.electionLabels,
+		},
+		HTTP: HTTPConfig{Address: o.address(), MetricsPath: o.metricsPath, Pprof: o.pprof},
+	}
+	if o.nodeDeployment {
+		cfg.Node = NodeConfig{
+			Enabled: true, Name: env.nodeName, ImmediateBinding: o.nodeImmediate,
+			BaseDelay: o.nodeBaseDelay, MaxDelay: o.nodeMaxDelay, Cleanup: o.nodeCleanup,
+		}
+	}
+	return cfg, nil
+}
+
+func (o *Options) volumeConfig() VolumeConfig {
+	namespaces := slices.Clone(o.deletionSecretNamespaces)
+	slices.Sort(namespaces)
+	namespaces = slices.Compact(namespaces)
+	if len(namespaces) == 0 {
+		namespaces = nil
+	}
+	return VolumeConfig{
+		NamePrefix: o.namePrefix, NameUUIDLength: min(o.nameUUIDLength, hexDigits),
+		DefaultFSType: o.defaultFSType, ExtraCreateMetadata: o.extraCreateMetadata,
+		PublishReadonly: o.publishReadonly, PreventModeConversion: o.preventModeConversion,
+		StrictTopology: o.strictTopology, ImmediateTopology: o.immediateTopology,
+		GrowToSourceSize: o.growToSourceSize, KeepNodeTopology: o.keepNodeTopology,
+		DeletionSecretNamespaces: namespaces,
+	}
+}
+
+// kubeconfigs returns the files in order of precedence: the environment wins over the flag.
+func (o *Options) kubeconfigs(env environment) []string {
+	if env.kubeconfig != "" {
+		return slices.DeleteFunc(filepath.SplitList(env.kubeconfig), func(name string) bool { return name == "" })
+	}
+	if o.kubeconfig != "" {
+		return []string{o.kubeconfig}
+	}
+	return nil
+}
+
+func (o *Options) address() string {
+	if o.httpEndpoint != "" {
+		return o.httpEndpoint
+	}
+	return o.metricsAddress
+}
+
+// Warnings returns what is accepted but worth a word, one line each.
+func (o *Options) Warnings(env environment) []string {
+	var all []string
+	warnf := func(when bool, format string, args ...any) {
+		if when {
+			all = append(all, fmt.Sprintf(format, args...))
+		}
+	}
+	for _, word := range o.words {
+		if word == "true" || word == "false" {
+			warnf(true, "the word %q belongs to no flag and is ignored: give a value to a flag like --leader-election with =, as in --leader-election=%s", word, word)
+		} else {
+			warnf(true, "the word %q belongs to no flag and is ignored", word)
+		}
+	}
+	warnf(env.kubeconfig != "" && o.kubeconfig != "", "the environment variable KUBECONFIG (%s) wins over --kubeconfig (%s)", env.kubeconfig, o.kubeconfig)
+	gates, notes, _ := features.Resolve(o.gates)
+	all = append(all, notes...)
+	warnf(gates.ReleaseLeaderElectionOnExit, "feature gate ReleaseLeaderElectionOnExit changes nothing: the lease is always released on a clean stop")
+	warnf(o.nameUUIDLength > hexDigits, "--volume-name-uuid-length=%d means 32: a UID has no more digits", o.nameUUIDLength)
+	warnf(o.workers == 0, "--worker-threads=0: no claim is provisioned and no PersistentVolume deleted")
+	warnf(o.cloneWorkers == 0, "--cloning-protection-threads=0: no source of a clone is ever released")
+	if o.capacity {
+		warnf(o.capacityWorkers == 0, "--capacity-threads=0: no storage capacity is published")
+	}
+	if o.nodeDeployment {
+		warnf(o.election, "--node-deployment with --leader-election: all nodes share one lease, so only one of them works: remove --leader-election")
+		warnf(o.nodeMaxDelay < o.nodeBaseDelay, "--node-deployment-max-delay (%s) is below --node-deployment-base-delay (%s): most tries to take a claim do not wait", o.nodeMaxDelay, o.nodeBaseDelay)
+	}
+	if o.election {
+		seconds := int64(o.leaseDuration.Seconds())
+		warnf(o.renewDeadline.Seconds() >= float64(seconds), "a lease holds whole seconds: others wait %ds and not %s, which is not above the renew deadline of %s", seconds, o.leaseDuration, o.renewDeadline)
+	}
+	warnf(o.metricsAddress != "", "--metrics-address is deprecated: use --http-endpoint=%s", o.metricsAddress)
+	warnf(o.pprof && o.address() == "", "--enable-pprof does nothing without --http-endpoint")
+	return all
+}

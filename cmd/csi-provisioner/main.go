@@ -1,0 +1,134 @@
+// Command csi-provisioner is the sidecar that stands beside a CSI driver and creates and deletes its volumes
+// for PersistentVolumeClaims.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/pflag"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
+	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/process"
+)
+
+// version of this build; set with -ldflags "-X main.version=…".
+var version = "unknown"
+
+const (
+	exitOK    = 0
+	exitError = 1
+	exitUsage = 2
+)
+
+func main() {
+	p := program{
+		args: os.Args, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv,
+		accountDir: process.ServiceAccountDir, terminationLog: process.TerminationLog,
+		run: run, exit: os.Exit,
+	}
+	os.Exit(p.main())
+}
+
+// program is the process with its surroundings, so that tests can give it others.
+type program struct {
+	args           []string
+	stdout, stderr io.Writer
+	getenv         func(string) string
+	accountDir     string // of the service account
+	terminationLog string // file for the last words
+	run            func(context.Context, Config) error
+	exit           func(code int) // for the second signal, which waits for nothing
+}
+
+// main returns the exit code: 0 for a clean end, 2 for a command line that cannot be read, 1 for the rest.
+func (p *program) main() int {
+	opts := NewOptions()
+	switch err := opts.Parse(p.args[1:]); {
+	case errors.Is(err, pflag.ErrHelp):
+		if err := writeHelp(p.stdout); err != nil {
+			return exitError
+		}
+		return exitOK
+	case err != nil:
+		name := filepath.Base(p.args[0])
+		fmt.Fprintf(p.stderr, "%s: %v\nSee %s --help.\n", name, err, name)
+		p.lastWords(err)
+		return exitUsage
+	case opts.version:
+		fmt.Fprintf(p.stdout, "%s %s\n", p.args[0], version)
+		return exitOK
+	}
+	defer klog.Flush()
+	env := readEnvironment(p.getenv, p.accountDir)
+	logger, problem := setUp(opts, env)
+	if problem != nil {
+		for line := range strings.SplitSeq(problem.Error(), "\n") {
+			logger.Error(errors.New(line), "Invalid configuration")
+		}
+		p.lastWords(problem)
+		return exitError
+	}
+	cfg, err := opts.Complete(env, version)
+	if err == nil {
+		ctx, cancel := process.Signals(klog.NewContext(context.Background(), logger), func(s os.Signal) {
+			logger.Error(nil, "Second signal, not waiting any longer", "signal", s.String())
+			klog.Flush()
+			p.exit(exitError)
+		})
+		defer cancel()
+		err = p.run(ctx, cfg)
+	}
+	if err != nil {
+		logger.Error(err, "Ending")
+		p.lastWords(err)
+		return exitError
+	}
+	logger.Info("Stopped")
+	return exitOK
+}
+
+// setUp starts the log and writes its first lines; the error joins all complaints about flags and environment.
+func setUp(opts *Options, env environment) (klog.Logger, error) {
+	problem := opts.Validate(env)
+	// A wrong logging configuration is among the complaints: then the log stays as it is.
+	if len(logsapi.Validate(opts.logging, nil, nil)) == 0 {
+		if err := logsapi.ValidateAndApply(opts.logging, nil); err != nil {
+			problem = errors.Join(problem, fmt.Errorf("logging configuration: %w", err))
+		}
+	}
+	logger := klog.Background()
+	logger.Info("Version", "version", version)
+	for _, warning := range opts.Warnings(env) {
+		logger.Info("Warning about the configuration", "warning", warning)
+	}
+	if problem == nil && opts.setMaxProcs {
+		setMaxProcs(logger, env)
+	}
+	return logger, problem
+}
+
+// setMaxProcs does what --automaxprocs asks for: the runtime's default follows the CPU limit of the container.
+func setMaxProcs(logger klog.Logger, env environment) {
+	if env.maxProcs != "" {
+		logger.Info("GOMAXPROCS is left as the environment has it", "GOMAXPROCS", runtime.GOMAXPROCS(0))
+		return
+	}
+	runtime.SetDefaultGOMAXPROCS()
+	logger.Info("GOMAXPROCS follows the CPU limit", "GOMAXPROCS", runtime.GOMAXPROCS(0))
+}
+
+// lastWords leaves err where the kubelet looks for it. That it cannot is no news outside of a container.
+func (p *program) lastWords(err error) {
+	if err := process.WriteTermination(p.terminationLog, err.Error()); err != nil {
+		klog.Background().V(4).Info("No termination message", "reason", err.Error())
+	}
+}
