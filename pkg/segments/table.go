@@ -11,12 +11,12 @@ import (
 // table is what is known of all nodes. An event costs a few map operations for each set of topology keys in use,
 // which is nearly always one. It is not safe for concurrent use.
 //
-//	CSINode ──▶ node.set ──▶ keySet.registered      which keys a claim without a node uses
-//	Node ─────▶ node.labels ──▶ keySet.terms        what requirements list, whether the driver runs there or not
-//	both ─────▶ node.segment ──▶ segments           what storage capacity is published for
+//	CSINode ──▶ record.set ──▶ keySet.registered      which keys a claim without a node uses
+//	Node ─────▶ record.labels ──▶ keySet.terms        what requirements list, whether the driver runs there or not
+//	both ─────▶ its segment ──▶ segments            what storage capacity is published for
 type table struct {
 	// nodes holds each name that a Node or a CSINode has.
-	nodes map[string]node
+	nodes map[string]record
 	// sets holds the key sets in use: keys joined by NUL → set. The set without keys is not among them.
 	sets map[string]*keySet
 	// keys counts in how many sets in use a key is.
@@ -27,8 +27,8 @@ type table struct {
 	changed map[topology.Segment]bool
 }
 
-// node is what is kept of one name.
-type node struct {
+// record is what is kept of one name.
+type record struct {
 	exists, csiNode, registered bool
 	// labels are the topology labels of the Node.
 	labels topology.Segment
@@ -53,7 +53,7 @@ type keySet struct {
 
 func newTable() *table {
 	return &table{
-		nodes:    map[string]node{},
+		nodes:    map[string]record{},
 		sets:     map[string]*keySet{},
 		keys:     map[string]int{},
 		segments: map[topology.Segment]int{},
@@ -87,14 +87,14 @@ func (t *table) setCSINode(name string, exists, registered bool, keys []string) 
 }
 
 // put replaces a node and counts its segment.
-func (t *table) put(name string, before, after node) {
+func (t *table) put(name string, before, after record) {
 	if old, ok := before.member().Segment(); ok {
 		t.count(old, -1)
 	}
 	if now, ok := after.member().Segment(); ok {
 		t.count(now, +1)
 	}
-	if after == (node{}) {
+	if after == (record{}) {
 		delete(t.nodes, name)
 		return
 	}
@@ -127,7 +127,7 @@ func (t *table) use(keys []string) *keySet {
 	if !ok {
 		s = &keySet{id: id, keys: keys, terms: map[topology.Segment]int{}, came: map[topology.Segment]bool{}}
 		for _, n := range t.nodes {
-			s.move(node{}, n)
+			s.move(record{}, n)
 		}
 		t.sets[id] = s
 		for _, key := range keys {
@@ -201,7 +201,7 @@ func (t *table) termsOf(keys []string) *topology.Terms {
 }
 
 // member returns what the pure room wants to know of a node.
-func (n node) member() topology.Member {
+func (n record) member() topology.Member {
 	m := topology.Member{NodeExists: n.exists, CSINodeExists: n.csiNode, Registered: n.registered, Labels: n.labels}
 	if n.set != nil {
 		m.Keys = n.set.keys
@@ -217,7 +217,7 @@ func (s *keySet) before(other *keySet) bool {
 }
 
 // move counts a node that was so and is now like this.
-func (s *keySet) move(before, after node) {
+func (s *keySet) move(before, after record) {
 	was, wasIn := before.labels.Project(s.keys)
 	is, isIn := after.labels.Project(s.keys)
 	wasIn, isIn = wasIn && before.exists, isIn && after.exists
