@@ -51,10 +51,10 @@ var cloneChecks = []check[CloneFacts]{
 }
 
 // CheckClone returns the content source for a clone, or why it is not possible now. An error carries no
-// outcome: the driver was not reached, try again. Whoever shows it adds what the source is.
+// outcome: the driver was not reached, try again. Its text begins with what the source is.
 func CheckClone(f CloneFacts) (Content, error) {
 	if err := first(f, cloneChecks); err != nil {
-		return Content{}, err
+		return Content{}, unfit(f.Reference, err)
 	}
 	minBytes, _ := RequestBytes(f.Claim)
 	if f.GrowToSourceSize {

@@ -64,7 +64,7 @@ func TestCloneChecksInOrder(t *testing.T) {
 	if len(cloneFailures) != len(cloneChecks) {
 		t.Fatalf("%d failures for %d checks", len(cloneFailures), len(cloneChecks))
 	}
-	walk(t, cloneFailures, goodClone, func(f CloneFacts) error {
+	walk(t, "PersistentVolumeClaim other/p", cloneFailures, goodClone, func(f CloneFacts) error {
 		_, err := CheckClone(f)
 		return err
 	})

@@ -2,6 +2,7 @@ package source
 
 import (
 	"errors"
+	"fmt"
 	"math"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -29,6 +30,11 @@ func first[F any](f F, checks []check[F]) error {
 		}
 	}
 	return nil
+}
+
+// unfit says of which source err speaks.
+func unfit(r Reference, err error) error {
+	return fmt.Errorf("%s %s/%s as data source: %w", r.KindName, r.Namespace, r.Name, err)
 }
 
 // RequestBytes returns the size that the claim asks for in bytes, and whether it asks for any.

@@ -36,5 +36,5 @@ func Example() {
 	fmt.Println(err)
 	// Output:
 	// Claim PersistentVolumeClaim/team-a/data false
-	// the PVC DataSource data must have a status of Bound, got "Pending"
+	// PersistentVolumeClaim team-a/data as data source: the PVC DataSource data must have a status of Bound, got "Pending"
 }

@@ -52,10 +52,10 @@ var snapshotChecks = []check[SnapshotFacts]{
 }
 
 // CheckSnapshot returns the content source for a restore, or why it is not possible now. An error carries no
-// outcome: the driver was not reached, try again. Whoever shows it adds what the source is.
+// outcome: the driver was not reached, try again. Its text begins with what the source is.
 func CheckSnapshot(f SnapshotFacts) (Content, error) {
 	if err := first(f, snapshotChecks); err != nil {
-		return Content{}, err
+		return Content{}, unfit(f.Source, err)
 	}
 	minBytes, _ := RequestBytes(f.Claim)
 	if size := f.Snapshot.Status.RestoreSize; f.GrowToSourceSize && size != nil {

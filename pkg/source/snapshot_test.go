@@ -76,14 +76,14 @@ func TestSnapshotChecksInOrder(t *testing.T) {
 	if len(snapshotFailures) != len(snapshotChecks) {
 		t.Fatalf("%d failures for %d checks", len(snapshotFailures), len(snapshotChecks))
 	}
-	walk(t, snapshotFailures, goodSnapshot, func(f SnapshotFacts) error {
+	walk(t, "VolumeSnapshot ns/s", snapshotFailures, goodSnapshot, func(f SnapshotFacts) error {
 		_, err := CheckSnapshot(f)
 		return err
 	})
 }
 
-// walk runs the failures alone, in pairs, and from each on all together.
-func walk[F any](t *testing.T, failures []failure[F], good func() F, run func(F) error) {
+// walk runs the failures alone, in pairs, and from each on all together. Each error mentions source.
+func walk[F any](t *testing.T, source string, failures []failure[F], good func() F, run func(F) error) {
 	t.Helper()
 	if err := run(good()); err != nil {
 		t.Fatalf("the good facts fail: %v", err)
@@ -92,7 +92,7 @@ func walk[F any](t *testing.T, failures []failure[F], good func() F, run func(F)
 		alone := good()
 		first.spoil(&alone)
 		err := run(alone)
-		checkError(t, err, outcome.Unchanged, first.want)
+		checkError(t, err, outcome.Unchanged, append([]string{source}, first.want...))
 		for j := i + 1; j < len(failures); j++ {
 			// The later one first: the first may take away what the later spoils.
 			pair := good()
