@@ -77,8 +77,3 @@ var defaults = Consumer{
 
 // String returns the name as it appears in errors.
 func (c Consumer) String() string { return c.name }
-
-// Consumers returns all of them in the order in which they are resolved for a volume. The caller owns the slice.
-func Consumers() []Consumer {
-	return []Consumer{Provisioner, ControllerPublish, NodeStage, NodePublish, ControllerExpand, NodeExpand, ControllerModify}
-}

@@ -51,8 +51,8 @@ type Reference struct {
 }
 
 // Of returns what the claim is filled from: dataSource, else dataSourceRef. crossNamespace says that a namespace
-// in the latter is allowed; whether it is also granted is for CheckGrant to say, which must be asked before the
-// reference is used. Errors are Failed.
+// in the latter is allowed; whether it is also granted is for NeedsGrant and Granted to say, which must be asked
+// before the reference is used, also for a Populator. Errors are Failed.
 func Of(claim *corev1.PersistentVolumeClaim, crossNamespace bool) (Reference, error) {
 	r := of(claim)
 	if r == (Reference{}) {
