@@ -1,0 +1,110 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	"k8s.io/klog/v2"
+)
+
+// logged returns a context whose log lines, up to verbosity, can be read back as text.
+func logged(t *testing.T, verbosity int) (context.Context, func() string) {
+	t.Helper()
+	var mu sync.Mutex
+	var lines strings.Builder
+	logger := funcr.New(func(prefix, args string) {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Fprintln(&lines, prefix, args)
+	}, funcr.Options{Verbosity: verbosity})
+	return klog.NewContext(t.Context(), logr.Logger(logger)), func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return lines.String()
+	}
+}
+
+// kubeconfig writes a file whose only cluster has this server; without a context of its own it needs another file.
+func kubeconfig(t *testing.T, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte("apiVersion: v1\nkind: Config\n"+content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func whole(server string) string {
+	return clusterPart(server) + contextPart
+}
+
+func clusterPart(server string) string {
+	return fmt.Sprintf("clusters: [{name: c, cluster: {server: %q}}]\n", server)
+}
+
+const contextPart = "contexts: [{name: x, context: {cluster: c}}]\ncurrent-context: x\n"
+
+func TestRESTConfigFindsTheServer(t *testing.T) {
+	t.Parallel()
+	fromEnv := kubeconfig(t, "env", whole("https://env"))
+	fromFlag := kubeconfig(t, "flag", whole("https://flag"))
+	list := strings.Join([]string{
+		kubeconfig(t, "one", clusterPart("https://list")), filepath.Join(t.TempDir(), "missing"), kubeconfig(t, "two", contextPart),
+	}, string(filepath.ListSeparator))
+	for name, tc := range map[string]struct {
+		from Address
+		want string
+	}{
+		"the flag alone":                            {Address{Kubeconfig: fromFlag}, "https://flag"},
+		"the variable wins over the flag":           {Address{KubeconfigEnv: fromEnv, Kubeconfig: fromFlag}, "https://env"},
+		"a list of files is merged":                 {Address{KubeconfigEnv: list}, "https://list"},
+		"an empty part of a list is nothing":        {Address{KubeconfigEnv: ":" + fromEnv}, "https://env"},
+		"the master alone":                          {Address{Master: "https://master"}, "https://master"},
+		"the master replaces the server of a file":  {Address{Kubeconfig: fromFlag, Master: "https://master"}, "https://master"},
+		"the master replaces the server of the env": {Address{KubeconfigEnv: fromEnv, Master: "https://master"}, "https://master"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, log := logged(t, 0)
+			config, err := RESTConfig(ctx, tc.from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if config.Host != tc.want {
+				t.Errorf("server %q, want %q", config.Host, tc.want)
+			}
+			if tc.from.KubeconfigEnv != "" && (!strings.Contains(log(), tc.from.KubeconfigEnv) || !strings.Contains(log(), tc.from.Kubeconfig)) {
+				t.Errorf("the log does not name both paths: %s", log())
+			}
+		})
+	}
+}
+
+func TestRESTConfigSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		from Address
+		want string
+	}{
+		"nothing outside of a cluster": {Address{}, "in-cluster configuration"},
+		"a missing file":               {Address{Kubeconfig: "/does/not/exist"}, "/does/not/exist"},
+		"a missing file of the env":    {Address{KubeconfigEnv: "/does/not/exist"}, "/does/not/exist"},
+		"a list of missing files":      {Address{KubeconfigEnv: "/a:/b"}, "/a:/b"},
+		"a file that is no kubeconfig": {Address{Kubeconfig: kubeconfig(t, "bad", ":::")}, "bad"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := RESTConfig(t.Context(), tc.from)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v does not mention %q", err, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,306 @@
+package cluster
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+)
+
+const (
+	testDriver = "driver.test"
+	testInTree = "kubernetes.io/in-tree"
+)
+
+// fullClaim is a claim with everything that a claim can have, served by provisioner.
+func fullClaim(provisioner string) *corev1.PersistentVolumeClaim {
+	class, mode, vac, group, namespace := "fast", corev1.PersistentVolumeBlock, "gold", wellknown.GroupSnapshot, "elsewhere"
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: "c", UID: "a1b2", ResourceVersion: "7", Generation: 3,
+			Labels: map[string]string{"app": "x"},
+			Annotations: map[string]string{
+				wellknown.AnnStorageProvisioner: provisioner, wellknown.AnnBetaStorageProvisioner: provisioner,
+				wellknown.AnnBetaStorageClass: "slow", wellknown.AnnSelectedNode: "n", annLastApplied: strings.Repeat("x", 1000),
+				"users": "data",
+			},
+			DeletionTimestamp: &metav1.Time{Time: time.Unix(1, 0)},
+			Finalizers:        []string{"kubernetes.io/pvc-protection", wellknown.FinalizerCloneSource},
+			ManagedFields:     []metav1.ManagedFieldsEntry{{Manager: "m"}},
+			OwnerReferences:   []metav1.OwnerReference{{Name: "o"}},
+		},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, VolumeName: "pvc-a1b2",
+			StorageClassName: &class, VolumeMode: &mode, VolumeAttributesClassName: &vac,
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1536Mi")},
+				Limits:   corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")},
+			},
+			DataSource:    &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: wellknown.KindSnapshot, Name: "s"},
+			DataSourceRef: &corev1.TypedObjectReference{APIGroup: &group, Kind: wellknown.KindSnapshot, Name: "s", Namespace: &namespace},
+		},
+		Status: corev1.PersistentVolumeClaimStatus{
+			Phase: corev1.ClaimBound, Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")},
+			Conditions: []corev1.PersistentVolumeClaimCondition{{Message: "long"}},
+		},
+	}
+}
+
+func trimmedClaim(t *testing.T, claim *corev1.PersistentVolumeClaim) any {
+	t.Helper()
+	trim := newTrimmer(testDriver, testInTree)
+	once, err := trim.claim(claim.DeepCopy())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The informer trims what it streams once more when it takes it over.
+	twice, err := trim.claim(once)
+	if err != nil || twice != once {
+		t.Fatalf("trimming again gives %v, %v, want the same object", twice, err)
+	}
+	return once
+}
+
+func TestAForeignClaimKeepsOnlyWhatOthersNeed(t *testing.T) {
+	t.Parallel()
+	full := fullClaim("other.test")
+	want := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: "c", UID: "a1b2", ResourceVersion: "7",
+			Annotations: map[string]string{
+				wellknown.AnnStorageProvisioner: "other.test", wellknown.AnnBetaStorageProvisioner: "other.test",
+				wellknown.AnnBetaStorageClass: "slow",
+			},
+			DeletionTimestamp: full.DeletionTimestamp, Finalizers: []string{wellknown.FinalizerCloneSource},
+		},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			VolumeName: "pvc-a1b2", StorageClassName: full.Spec.StorageClassName, VolumeMode: full.Spec.VolumeMode,
+			Resources:  corev1.VolumeResourceRequirements{Requests: full.Spec.Resources.Requests},
+			DataSource: full.Spec.DataSource, DataSourceRef: full.Spec.DataSourceRef,
+		},
+		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
+	}
+	got := trimmedClaim(t, full)
+	if diff := cmp.Diff(want, asClaim(got)); diff != "" {
+		t.Errorf("claim (-want +got):\n%s", diff)
+	}
+	if key, err := cache.MetaNamespaceKeyFunc(got); err != nil || key != "ns/c" {
+		t.Errorf("key %q, %v", key, err)
+	}
+}
+
+func TestValuesThatAreNotThereStayAway(t *testing.T) {
+	t.Parallel()
+	empty := ""
+	for name, claim := range map[string]*corev1.PersistentVolumeClaim{
+		"nothing at all":          {ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "u"}},
+		"a class that is empty":   {Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &empty}},
+		"an annotation, empty":    {ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{wellknown.AnnStorageProvisioner: ""}}},
+		"a volume without an UID": {Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "v"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			want := claim.DeepCopy()
+			if want.Annotations == nil {
+				want.Annotations = map[string]string{}
+			}
+			if diff := cmp.Diff(want, asClaim(trimmedClaim(t, claim))); diff != "" {
+				t.Errorf("claim (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestWhichClaimsAreKeptWhole(t *testing.T) {
+	t.Parallel()
+	annotated := func(key, value string) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{key: value, "users": "data"}}}
+	}
+	marked := annotated(wellknown.AnnStorageProvisioner, "other.test")
+	marked.Finalizers = []string{wellknown.FinalizerProvisioningInProgress}
+	for name, tc := range map[string]struct {
+		claim *corev1.PersistentVolumeClaim
+		want  bool
+	}{
+		"ours":                           {annotated(wellknown.AnnStorageProvisioner, testDriver), true},
+		"ours by the older annotation":   {annotated(wellknown.AnnBetaStorageProvisioner, testDriver), true},
+		"of the in-tree plugin":          {annotated(wellknown.AnnStorageProvisioner, testInTree), true},
+		"migrated to us":                 {annotated(wellknown.AnnMigratedTo, testDriver), true},
+		"a create was begun for it":      {marked, true},
+		"of another driver":              {annotated(wellknown.AnnStorageProvisioner, "other.test"), false},
+		"migrated to another driver":     {annotated(wellknown.AnnMigratedTo, "other.test"), false},
+		"not claimed by any provisioner": {annotated("x", "y"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, whole := trimmedClaim(t, tc.claim).(*corev1.PersistentVolumeClaim)
+			if whole != tc.want {
+				t.Errorf("kept whole: %v, want %v", whole, tc.want)
+			}
+		})
+	}
+	if _, whole := mustTrim(t, newTrimmer(testDriver, "").claim, annotated(wellknown.AnnStorageProvisioner, "")).(*corev1.PersistentVolumeClaim); whole {
+		t.Error("without an in-tree plugin, an empty provisioner is ours")
+	}
+}
+
+func mustTrim(t *testing.T, trim cache.TransformFunc, obj any) any {
+	t.Helper()
+	trimmed, err := trim(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return trimmed
+}
+
+func TestOurClaimLosesOnlyWhatNobodyReads(t *testing.T) {
+	t.Parallel()
+	want := fullClaim(testDriver)
+	want.ManagedFields, want.Status.Conditions = nil, nil
+	delete(want.Annotations, annLastApplied)
+	if diff := cmp.Diff(want, trimmedClaim(t, fullClaim(testDriver))); diff != "" {
+		t.Errorf("claim (-want +got):\n%s", diff)
+	}
+}
+
+func fullPV(driver string) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "pvc-a1b2", UID: "u", ResourceVersion: "7",
+			Annotations:   map[string]string{wellknown.AnnProvisionedBy: driver, annLastApplied: "x"},
+			Finalizers:    []string{wellknown.FinalizerPV},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
+		},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+				Driver: driver, VolumeHandle: "h", VolumeAttributes: map[string]string{"a": "b"},
+			}},
+			ClaimRef: &corev1.ObjectReference{
+				APIVersion: "v1", Kind: wellknown.KindClaim, Namespace: "ns", Name: "c", UID: "a1b2", ResourceVersion: "6",
+			},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
+		},
+		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound},
+	}
+}
+
+func TestPVs(t *testing.T) {
+	t.Parallel()
+	own := fullPV(testDriver)
+	own.ManagedFields = nil
+	delete(own.Annotations, annLastApplied)
+	inTree := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{wellknown.AnnProvisionedBy: testInTree}}}
+	migrated := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{wellknown.AnnMigratedTo: testDriver}}}
+	static := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
+		CSI: &corev1.CSIPersistentVolumeSource{Driver: testDriver},
+	}}}
+	foreign := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pvc-a1b2", UID: "u", ResourceVersion: "7"},
+		Spec: corev1.PersistentVolumeSpec{
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "other.test"}},
+			ClaimRef:               &corev1.ObjectReference{APIVersion: "v1", Kind: wellknown.KindClaim, Namespace: "ns", Name: "c", UID: "a1b2"},
+		},
+		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound},
+	}
+	for name, tc := range map[string]struct{ in, want *corev1.PersistentVolume }{
+		"ours is whole":                       {fullPV(testDriver), own},
+		"of the in-tree plugin is whole":      {inTree.DeepCopy(), inTree},
+		"migrated to us is whole":             {migrated.DeepCopy(), migrated},
+		"made by hand for us is whole":        {static.DeepCopy(), static},
+		"another driver's is only a name":     {fullPV("other.test"), foreign},
+		"one without a claim or driver, too":  {&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "nfs"}}, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "nfs"}}},
+		"another driver's whose claim is old": {withClaimUID(fullPV("other.test"), "zzzz"), withClaimUID(foreign.DeepCopy(), "zzzz")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			trim := newTrimmer(testDriver, testInTree)
+			once := mustTrim(t, trim.pv, tc.in)
+			if twice := mustTrim(t, trim.pv, once); twice != once {
+				t.Error("trimming again gives another object")
+			}
+			if diff := cmp.Diff(tc.want, asPV(once)); diff != "" {
+				t.Errorf("PersistentVolume (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func withClaimUID(pv *corev1.PersistentVolume, uid types.UID) *corev1.PersistentVolume {
+	pv.Spec.ClaimRef.UID = uid
+	return pv
+}
+
+func TestOfAnAttachmentTheVolumeAndTheNodeAreKept(t *testing.T) {
+	t.Parallel()
+	volume := "pv"
+	got := mustTrim(t, newTrimmer(testDriver, "").attachment, &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "u", ResourceVersion: "7", Annotations: map[string]string{"x": "y"}},
+		Spec:       storagev1.VolumeAttachmentSpec{Attacher: testDriver, NodeName: "n", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &volume}},
+		Status:     storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: map[string]string{"x": "y"}},
+	})
+	want := &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "u", ResourceVersion: "7"},
+		Spec:       storagev1.VolumeAttachmentSpec{Attacher: testDriver, NodeName: "n", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &volume}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("attachment (-want +got):\n%s", diff)
+	}
+}
+
+// A full interner still works, it only shares no more.
+func TestTheInternerIsBounded(t *testing.T) {
+	t.Parallel()
+	i := newInterner[int, int]()
+	for n := range 2 * maxInterned {
+		if got := i.get(n, func() int { return n }); got != n {
+			t.Fatalf("got %d for %d", got, n)
+		}
+	}
+	if len(i.values) != maxInterned {
+		t.Errorf("%d values are remembered, want %d", len(i.values), maxInterned)
+	}
+}
+
+// A claim or PersistentVolume of another driver costs at most 350 bytes, with all that the cache itself needs: 20,000
+// of each are 14 MiB.
+func TestForeignObjectsAreSmall(t *testing.T) { //nolint:paralleltest // it measures the heap
+	const count, limit = 5_000, 350 // bytes an object
+	var before, after runtime.MemStats
+	trim := newTrimmer(testDriver, "")
+	claims := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{indexUID: claimUIDs, indexSource: claimSources})
+	pvs := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for n := range count {
+		uid := types.UID(fmt.Sprintf("01234567-89ab-cdef-0123-%012d", n))
+		claim, pv := fullClaim("other.test"), fullPV("other.test")
+		claim.Name, claim.UID, claim.Spec.VolumeName = fmt.Sprintf("data-database-%d", n), uid, "pvc-"+string(uid)
+		claim.ResourceVersion = fmt.Sprint(100_000 + n)
+		claim.Spec.DataSource, claim.Spec.DataSourceRef, claim.DeletionTimestamp, claim.Finalizers = nil, nil, nil, nil
+		pv.Name, pv.UID, pv.Spec.ClaimRef.Name, pv.Spec.ClaimRef.UID = "pvc-"+string(uid), types.UID(strings.Clone(string(uid))), claim.Name, uid
+		pv.ResourceVersion = fmt.Sprint(200_000 + n)
+		_ = claims.Add(mustTrim(t, trim.claim, claim))
+		_ = pvs.Add(mustTrim(t, trim.pv, pv))
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	used := int64(after.HeapAlloc) - int64(before.HeapAlloc)
+	if each := used / (2 * count); each > limit {
+		t.Errorf("%d bytes an object, want at most %d", each, limit)
+	}
+	runtime.KeepAlive(claims)
+	runtime.KeepAlive(pvs)
+	runtime.KeepAlive(trim)
+}
