@@ -1,0 +1,6 @@
+//go:build !race
+
+package sidecar
+
+// buildFlags are those of a plain build.
+var buildFlags []string

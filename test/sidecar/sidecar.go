@@ -1,0 +1,185 @@
+package sidecar
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/csi-sidecars/external-provisioner/test/cluster"
+)
+
+// Options describes how the sidecar is started.
+type Options struct {
+	// Socket of the driver. Empty: no --csi-address is given.
+	Socket string
+	// Kubeconfig is the file with the sidecar's rights. Empty: no --kubeconfig is given.
+	Kubeconfig string
+	// NoHTTP leaves out --http-endpoint; the sidecar has no readiness then.
+	NoHTTP bool
+	// Args come after the arguments made from the above, so that they win.
+	Args []string
+	// Env is added to the environment, as KEY=value.
+	Env []string
+}
+
+// Sidecar is a running csi-provisioner, or one that has ended. Its methods may be called concurrently.
+type Sidecar struct {
+	*cluster.Process
+	address string
+}
+
+var started atomic.Int64
+
+// Start starts the sidecar and does not wait for anything. It is killed when the test ends; its log is shown
+// when the test has failed.
+func Start(tb testing.TB, o Options) *Sidecar {
+	tb.Helper()
+	s := &Sidecar{}
+	var args []string
+	if o.Socket != "" {
+		args = append(args, "--csi-address="+o.Socket)
+	}
+	if o.Kubeconfig != "" {
+		args = append(args, "--kubeconfig="+o.Kubeconfig)
+	}
+	if !o.NoHTTP {
+		s.address = freeAddress(tb)
+		args = append(args, "--http-endpoint="+s.address)
+	}
+	name := fmt.Sprintf("csi-provisioner-%d", started.Add(1))
+	process, err := cluster.StartProcess(cluster.Command{
+		Name: name, Path: Binary(tb), Args: append(args, o.Args...), Env: append([]string{"KUBECONFIG="}, o.Env...),
+		LogFile: filepath.Join(tb.TempDir(), name+".log"),
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s.Process = process
+	tb.Cleanup(func() {
+		s.Stop(0)
+		if strings.Contains(s.Log(), "WARNING: DATA RACE") {
+			tb.Error("the sidecar has a data race")
+		}
+		if tb.Failed() {
+			tb.Logf("log of %s:\n%s", name, tail(s.Log(), logShown))
+		}
+	})
+	return s
+}
+
+// logShown is how much of a log is shown for a test that failed.
+const logShown = 20_000
+
+func tail(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return "…" + text[len(text)-most:]
+}
+
+// freeAddress returns a loopback address that nobody listened on a moment ago.
+func freeAddress(tb testing.TB) string {
+	tb.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().String()
+}
+
+// Get asks the sidecar's HTTP server; an error when it cannot be reached.
+func (s *Sidecar) Get(ctx context.Context, path string) (status int, body string, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.address+path, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(text), err
+}
+
+// Ready waits until /readyz answers 200; an error when the sidecar ends first, or ctx.
+func (s *Sidecar) Ready(ctx context.Context) error {
+	said := "nothing"
+	for {
+		status, body, err := s.Get(ctx, "/readyz")
+		if err == nil && status == http.StatusOK {
+			return nil
+		}
+		if err == nil {
+			said = fmt.Sprintf("%d %s", status, strings.TrimSpace(body))
+		}
+		select {
+		case <-s.Done():
+			code, _ := s.Wait(ctx)
+			return fmt.Errorf("the sidecar ended with %d before it was ready:\n%s", code, tail(s.Log(), 2000))
+		case <-ctx.Done():
+			return fmt.Errorf("wait until the sidecar is ready: %w; it said %s", context.Cause(ctx), said)
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+// MustBeReady is Ready for at most a minute; the test ends when that fails.
+func (s *Sidecar) MustBeReady(tb testing.TB) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
+	defer cancel()
+	if err := s.Ready(ctx); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+const pollEvery = 20 * time.Millisecond
+
+// Exits waits at most d and returns the exit code; the test ends when it does not come.
+func (s *Sidecar) Exits(tb testing.TB, d time.Duration) int {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), d)
+	defer cancel()
+	code, err := s.Wait(ctx)
+	if err != nil {
+		tb.Fatalf("%v; log:\n%s", err, tail(s.Log(), 2000))
+	}
+	return code
+}
+
+// Says waits until the log contains the text; the test ends when it does not within d.
+func (s *Sidecar) Says(tb testing.TB, text string, d time.Duration) {
+	tb.Helper()
+	deadline := time.Now().Add(d)
+	for !strings.Contains(s.Log(), text) {
+		if time.Now().After(deadline) {
+			tb.Fatalf("the log does not say %q within %s:\n%s", text, d, tail(s.Log(), 2000))
+		}
+		time.Sleep(pollEvery)
+	}
+}
+
+// Terminate sends SIGTERM.
+func (s *Sidecar) Terminate() { s.send(syscall.SIGTERM) }
+
+// Kill sends SIGKILL and waits until the process is gone.
+func (s *Sidecar) Kill() { s.Stop(0) }
+
+// Pause and Resume hold the process as a whole.
+func (s *Sidecar) Pause()  { s.send(syscall.SIGSTOP) }
+func (s *Sidecar) Resume() { s.send(syscall.SIGCONT) }
+
+func (s *Sidecar) send(signal os.Signal) {
+	_ = s.Signal(signal) // It can fail only for a process that has ended.
+}
