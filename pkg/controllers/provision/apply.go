@@ -61,6 +61,9 @@ func (c *Controller) call(ctx context.Context, plan *Plan, secrets map[string]st
 	req := withSecrets(plan.Request, secrets)
 	start := time.Now()
 	resp, err := c.cfg.Driver.CreateVolume(ctx, req)
+	if e, ok := errors.AsType[*outcome.Error](err); ok && e.Outcome == outcome.Unchanged {
+		return result{err: err} // certainly not sent
+	}
 	ended := &call{start: start, outcome: outcome.OfCreate(err, plan.Reschedulable), code: outcome.Code(err)}
 	if err != nil {
 		return result{err: outcome.With(ended.outcome, err), call: ended}

@@ -87,6 +87,9 @@ func (c *Controller) consider(ctx context.Context, cr create, claim *corev1.Pers
 		return loop.Done()
 	case attempt:
 	}
+	if ours, verdict := c.own(ctx, claim, class); !ours {
+		return verdict
+	}
 	cr.claim = claim
 	return c.attempt(ctx, cr, class)
 }

@@ -95,6 +95,8 @@ type Config struct {
 	Topologies Topologies
 	// Translator is nil when the driver replaces no in-tree plugin.
 	Translator Translator
+	// Node is nil in central mode.
+	Node *NodeDeployment
 	// Observer is nil when nobody wants to know.
 	Observer Observer
 	// WantsVAC says whether VolumeAttributesClasses are honoured; it may change while the API server is asked.

@@ -77,10 +77,6 @@ func (c *Controller) countOutstanding() float64 {
 	return float64(len(c.creates.where(func(cr create) bool { return cr.proto.unanswered })))
 }
 
-// UsedBy returns the UIDs of claims for which a create from the source with that source.Key is outstanding in
-// this process, sorted; the claims themselves may be gone. Safe for concurrent use.
-func (c *Controller) UsedBy(key string) []types.UID { return c.creates.usedBy(key) }
-
 // Run provisions and deletes until stop ends. Then it takes no new work, and returns when what is in flight has
 // come to an end, or been marked, or work has ended too: work is the context of everything that must outlive
 // stop. It is called once.
@@ -121,6 +117,9 @@ func (c *Controller) listen() error {
 func (c *Controller) onClaim(old, now *corev1.PersistentVolumeClaim) {
 	if now == nil {
 		c.claims.Forget(old.UID)
+		if c.cfg.Node != nil {
+			c.cfg.Node.Race.Forget(old.UID)
+		}
 		if cr, ok := c.creates.get(old.UID); ok && !cr.outstanding() {
 			c.claims.Add(old.UID)
 		}
@@ -174,3 +173,7 @@ func (c *Controller) onAttachment(old, now *storagev1.VolumeAttachment) {
 		c.volumes.Add(*old.Spec.Source.PersistentVolumeName)
 	}
 }
+
+// ForSource reports whether a create from the source with that source.Key is outstanding in this process; the
+// claim that it is for may be gone. Safe for concurrent use.
+func (c *Controller) ForSource(key string) bool { return len(c.creates.usedBy(key)) > 0 }

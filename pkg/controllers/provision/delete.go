@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 )
 
@@ -37,6 +38,11 @@ func (c *Controller) callDelete(ctx context.Context, pv *corev1.PersistentVolume
 	}
 	if asCSI.Spec.CSI == nil {
 		return fmt.Errorf("PersistentVolume %s has no CSI source", pv.Name)
+	}
+	if ok, err := c.reaches(asCSI); err != nil {
+		return err
+	} else if !ok {
+		return outcome.With(outcome.NotOurs, fmt.Errorf("the volume is not accessible from node %s", c.cfg.Node.name()))
 	}
 	switch has := c.cfg.Settings.Capabilities; {
 	case !has.ControllerService:

@@ -13,16 +13,34 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 )
 
+// placement is the node that a volume is for, and what else is known of it.
+type placement struct {
+	node string
+	// hint is the node's segment as an earlier process knew it; nil if none did.
+	hint map[string]string
+	// outstanding says that an earlier call may be at work.
+	outstanding bool
+}
+
 // gather reads all that the decision about the claim rests on, each thing once, and writes nothing. resumed
 // is what an earlier process left on the claim, nil if nothing.
 func (c *Controller) gather(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, resumed *marker) Facts {
+	where := placement{node: volume.SelectedNode(claim)}
+	if resumed != nil {
+		// The call that may be running was made for that node, whatever the claim says by now.
+		where = placement{node: resumed.Node, hint: resumed.Segment, outstanding: true}
+	}
+	return c.gatherFor(ctx, claim, class, where)
+}
+
+func (c *Controller) gatherFor(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, where placement) Facts {
 	f := Facts{
 		Claim:        claim,
 		Class:        class,
 		Translated:   class,
-		SelectedNode: volume.SelectedNode(claim),
+		SelectedNode: where.node,
 		WantsVAC:     c.cfg.WantsVAC(),
-		Outstanding:  resumed != nil,
+		Outstanding:  where.outstanding,
 	}
 	if c.cfg.Translator != nil && class.Provisioner == c.cfg.Settings.InTree {
 		f.Translated, f.TranslateErr = c.cfg.Translator.TranslateClass(class.Provisioner, class)
@@ -44,29 +62,22 @@ func (c *Controller) gather(ctx context.Context, claim *corev1.PersistentVolumeC
 		f.Holder = c.cfg.Cache.PV(name)
 	}
 	if c.cfg.Topologies != nil {
-		f.Requirement, f.RequirementErr = c.cfg.Topologies.Require(c.topologyRequest(f, resumed))
+		f.Requirement, f.RequirementErr = c.cfg.Topologies.Require(c.topologyRequest(claim, f.Translated, where))
 	}
 	return f
 }
 
-func (c *Controller) topologyRequest(f Facts, resumed *marker) topology.Request {
-	in := topology.Request{
-		ClaimName:         f.Claim.Name,
-		ClaimUID:          f.Claim.UID,
-		AllowedTopologies: f.Translated.AllowedTopologies,
-		SelectedNode:      f.SelectedNode,
+func (c *Controller) topologyRequest(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, where placement) topology.Request {
+	return topology.Request{
+		ClaimName:         claim.Name,
+		ClaimUID:          claim.UID,
+		AllowedTopologies: class.AllowedTopologies,
+		SelectedNode:      where.node,
+		Hint:              where.hint,
 		Strict:            c.cfg.StrictTopology,
 		Immediate:         c.cfg.ImmediateTopology,
 		KeepNodeTopology:  c.cfg.KeepNodeTopology,
 	}
-	if resumed != nil {
-		// The call that may be running was made for this node, whatever the claim says by now.
-		if resumed.Node != "" {
-			in.SelectedNode = resumed.Node
-		}
-		in.Hint = resumed.Segment
-	}
-	return in
 }
 
 func (c *Controller) gatherGrant(f *Facts) {

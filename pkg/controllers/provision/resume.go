@@ -32,6 +32,9 @@ func (c *Controller) pickUp(ctx context.Context, claim *corev1.PersistentVolumeC
 		}
 		return create{}, false
 	case marked:
+		if m.Node != c.cfg.Node.name() && c.cfg.Node != nil {
+			return create{}, false // another node's
+		}
 	}
 	cr := create{claim: claim, proto: protocol{unanswered: true, lastStart: time.Now()}, resumed: &m}
 	c.markers.found(claim, claim.Annotations[wellknown.AnnProvisioningInProgress])
@@ -92,9 +95,6 @@ func (c *Controller) replan(ctx context.Context, cr *create) (loop.Verdict, bool
 		c.metrics.notProvisioned(cr.claim)
 		c.creates.put(*cr)
 		return loop.Again(), false
-	}
-	if plan.SelectedNode == "" || cr.resumed.Node != "" {
-		plan.SelectedNode = cr.resumed.Node
 	}
 	cr.plan = plan
 	return loop.Verdict{}, true

@@ -1,0 +1,307 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/controllers/cloneprotect"
+	"github.com/csi-sidecars/external-provisioner/pkg/controllers/provision"
+	"github.com/csi-sidecars/external-provisioner/pkg/controllers/snapshotprotect"
+	"github.com/csi-sidecars/external-provisioner/pkg/driver"
+	"github.com/csi-sidecars/external-provisioner/pkg/nodelocal"
+	"github.com/csi-sidecars/external-provisioner/pkg/segments"
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+)
+
+// api is everything that talks to the API server.
+type api struct {
+	config  *rest.Config
+	clients *cluster.Clients
+}
+
+// reachAPI reads the configuration and makes the clients; nothing is asked yet.
+func reachAPI(ctx context.Context, cfg Config) (*api, error) {
+	config, err := cluster.RESTConfig(ctx, cluster.Address{
+		KubeconfigEnv: strings.Join(cfg.Kube.Kubeconfigs, string(filepath.ListSeparator)),
+		Master:        cfg.Kube.Master,
+	})
+	if err != nil {
+		return nil, err
+	}
+	clients, err := cluster.NewClients(config, cluster.ClientConfig{
+		Version:      cfg.Version,
+		Provisioning: cluster.Limits{QPS: cfg.Kube.QPS, Burst: cfg.Kube.Burst},
+		Capacity:     cluster.Limits{QPS: cfg.Capacity.QPS, Burst: cfg.Capacity.Burst},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &api{config: config, clients: clients}, nil
+}
+
+// connectDriver waits for the driver, without limit.
+func connectDriver(ctx context.Context, cfg Config, metrics *driver.Metrics) (*driver.Driver, error) {
+	away := time.Duration(0)
+	if cfg.Election.Enabled {
+		away = driverAwayLimit
+	}
+	return driver.Connect(ctx, driver.Config{
+		Address:   cfg.Driver.Address,
+		Timeout:   cfg.Driver.Timeout,
+		AwayLimit: away,
+		Migrated:  migrated,
+		Metrics:   metrics,
+	})
+}
+
+// driverAwayLimit is how long a leader waits for its driver to return before a replica gets its chance.
+const driverAwayLimit = 30 * time.Second
+
+// rooms is the assembled program: what runs in the background, and the controllers.
+type rooms struct {
+	cfg       Config
+	api       *api
+	driver    *driver.Driver
+	events    *cluster.Events
+	informers *cluster.Informers
+	index     *segments.Index // nil when no Node is watched
+	fixed     *segments.Fixed // nil in central mode
+	provision *provision.Controller
+	others    []controller
+	// background is what runs beside the controllers, from before they do until after they have ended.
+	background []part
+}
+
+// part is something that runs until its context ends.
+type part struct {
+	name string
+	run  func(context.Context) error
+}
+
+// forever makes a part of something that cannot fail.
+func forever(name string, run func(context.Context)) part {
+	return part{name: name, run: func(ctx context.Context) error {
+		run(ctx)
+		return nil
+	}}
+}
+
+// controller is what the four controllers have in common.
+type controller interface {
+	Run(stop, work context.Context) error
+}
+
+// work runs the controllers until stop ends and their work is done.
+func (r *rooms) work(stop, work context.Context) error {
+	errs := make([]error, 1+len(r.others))
+	var running sync.WaitGroup
+	for i, c := range append(r.others, r.provision) {
+		running.Go(func() { errs[i] = c.Run(stop, work) })
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
+
+// assemble builds everything for the driver that was found; nothing runs yet.
+func assemble(ctx context.Context, cfg Config, api *api, d *driver.Driver, registry prometheus.Registerer) (*rooms, error) {
+	identity := d.Identity()
+	inTree := inTreeName(identity.Name)
+	capabilities := capabilitiesOf(identity, cfg)
+	informers, err := cluster.NewInformers(informersConfig(cfg, api, identity, inTree))
+	if err != nil {
+		return nil, err
+	}
+	r := &rooms{cfg: cfg, api: api, driver: d, events: cluster.NewEvents(ctx, api.clients.Events), informers: informers}
+	r.background = append(r.background, forever("caches", informers.Run))
+	node, err := r.nodeDeployment(ctx, capabilities)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.watchTopology(identity.Name, capabilities); err != nil {
+		return nil, err
+	}
+	p := provision.Config{
+		Client:       api.clients.Core,
+		MarkerClient: api.clients.Markers,
+		Snapshots:    api.clients.Snapshot,
+		Cache:        informers,
+		Events:       informers,
+		Driver:       d,
+		Gate:         d.Gate,
+		Recorder:     r.events.Recorder(cluster.Component(identity.Name, cfg.Hostname)),
+		OwnRecorder:  r.events.Recorder(wellknown.EventComponent),
+		Registerer:   registry,
+		Node:         node,
+		WantsVAC:     r.wantsVAC(),
+		Settings:     settingsOf(cfg, identity.Name, inTree, capabilities),
+
+		StrictTopology:           cfg.Volumes.StrictTopology,
+		ImmediateTopology:        cfg.Volumes.ImmediateTopology,
+		KeepNodeTopology:         cfg.Volumes.KeepNodeTopology,
+		DeletionSecretNamespaces: cfg.Volumes.DeletionSecretNamespaces,
+
+		Workers:     cfg.Work.Workers,
+		RetryStart:  cfg.Work.RetryStart,
+		RetryMax:    cfg.Work.RetryMax,
+		Timeout:     cfg.Driver.Timeout,
+		MarkerDelay: cfg.Work.MarkerDelay,
+	}
+	if capabilities.Topology {
+		p.Topologies = r.topologies()
+	}
+	observer, err := r.publishCapacity(ctx, identity.Name)
+	if err != nil {
+		return nil, err
+	}
+	if observer != nil {
+		p.Observer = observer
+		r.others = append(r.others, observer)
+	}
+	if inTree != "" {
+		p.Translator = newTranslator(klog.FromContext(ctx))
+	}
+	if r.provision, err = provision.New(p); err != nil {
+		return nil, err
+	}
+	return r, r.protect(identity.Name, capabilities)
+}
+
+// protect builds the controllers that let go of the sources of clones and restores.
+func (r *rooms) protect(driverName string, has provision.Capabilities) error {
+	if has.Clone {
+		c, err := cloneprotect.New(cloneprotect.Config{
+			Claims: r.informers, Client: r.api.clients.Core, Outstanding: r.provision, Threads: r.cfg.Work.CloneWorkers,
+			RetryStart: r.cfg.Work.RetryStart, RetryMax: r.cfg.Work.RetryMax, Spread: r.spread(),
+		})
+		if err != nil {
+			return err
+		}
+		r.others = append(r.others, c)
+	}
+	if has.Snapshot && r.cfg.Work.SnapshotSweep > 0 {
+		c, err := snapshotprotect.New(snapshotprotect.Config{
+			Claims: r.informers, Client: r.api.clients.Core, Snapshots: r.api.clients.Snapshot, Discovery: r.api.clients.Core.Discovery(),
+			Driver: driverName, CrossNamespace: r.cfg.Gates.CrossNamespaceVolumeDataSource, Outstanding: r.provision,
+			Interval: r.cfg.Work.SnapshotSweep, Spread: r.spread(),
+		})
+		if err != nil {
+			return err
+		}
+		r.others = append(r.others, c)
+	}
+	return nil
+}
+
+// spread is within which time the instances of all nodes do what one of them is enough for.
+func (r *rooms) spread() time.Duration {
+	if r.cfg.Node.Enabled {
+		return nodeSpread
+	}
+	return 0
+}
+
+const nodeSpread = 10 * time.Second
+
+func informersConfig(cfg Config, api *api, identity driver.Identity, inTree string) cluster.InformersConfig {
+	c := cluster.InformersConfig{
+		Client:      api.clients.Core,
+		Driver:      identity.Name,
+		InTree:      inTree,
+		Attachments: identity.Controller.Has(csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME),
+	}
+	if cfg.Gates.CrossNamespaceVolumeDataSource {
+		c.Gateway = api.clients.Gateway
+	}
+	return c
+}
+
+// capabilitiesOf returns what the plans depend on; the gate Topology has its say.
+func capabilitiesOf(identity driver.Identity, cfg Config) provision.Capabilities {
+	return provision.Capabilities{
+		ControllerService:     identity.Plugin.Has(csi.PluginCapability_Service_CONTROLLER_SERVICE),
+		Topology:              cfg.Gates.Topology && identity.Plugin.Has(csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS),
+		CreateDeleteVolume:    identity.Controller.Has(csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME),
+		Snapshot:              identity.Controller.Has(csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT),
+		Clone:                 identity.Controller.Has(csi.ControllerServiceCapability_RPC_CLONE_VOLUME),
+		Modify:                identity.Controller.Has(csi.ControllerServiceCapability_RPC_MODIFY_VOLUME),
+		PublishUnpublish:      identity.Controller.Has(csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME),
+		SingleNodeMultiWriter: identity.Controller.Has(csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER),
+	}
+}
+
+func settingsOf(cfg Config, driverName, inTree string, capabilities provision.Capabilities) provision.Settings {
+	identity := fmt.Sprintf("%d-%d-%s", time.Now().UnixMilli(), rand.IntN(10000), driverName) //nolint:gosec // tells processes apart, guards nothing
+	if cfg.Node.Enabled {
+		identity += "-" + cfg.Node.Name
+	}
+	return provision.Settings{
+		Driver:                driverName,
+		InTree:                inTree,
+		Capabilities:          capabilities,
+		Identity:              identity,
+		VolumeNamePrefix:      cfg.Volumes.NamePrefix,
+		VolumeNameUUIDLength:  cfg.Volumes.NameUUIDLength,
+		DefaultFSType:         cfg.Volumes.DefaultFSType,
+		ExtraCreateMetadata:   cfg.Volumes.ExtraCreateMetadata,
+		PublishReadonly:       cfg.Volumes.PublishReadonly,
+		PreventModeConversion: cfg.Volumes.PreventModeConversion,
+		GrowToSourceSize:      cfg.Volumes.GrowToSourceSize,
+		CrossNamespace:        cfg.Gates.CrossNamespaceVolumeDataSource,
+	}
+}
+
+// nodeDeployment asks the driver about this node; nil in central mode.
+func (r *rooms) nodeDeployment(ctx context.Context, has provision.Capabilities) (*provision.NodeDeployment, error) {
+	if !r.cfg.Node.Enabled {
+		return nil, nil //nolint:nilnil // central mode
+	}
+	logger := klog.FromContext(ctx)
+	info, err := r.driver.NodeGetInfo(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ask the driver about this node: %w", err)
+	}
+	local := nodelocal.NewLocal(r.driver.Identity().Name, r.cfg.Node.Name, info)
+	for _, warning := range local.Warnings(has.Topology) {
+		logger.Info("Warning about node deployment", "warning", warning)
+	}
+	logger.Info("Serving one node", "node", klog.KRef("", local.Name()), "nodeID", info.GetNodeId(), "topology", local.Topology().GetSegments())
+	race, err := nodelocal.NewRace(nodelocal.RaceConfig{Base: r.cfg.Node.BaseDelay, Max: r.cfg.Node.MaxDelay, Random: rand.Float64})
+	if err != nil {
+		return nil, err
+	}
+	r.fixed = segments.NewFixed(local.Name(), local.Topology())
+	return &provision.NodeDeployment{Local: local, Race: race, Room: r.driver, ImmediateBinding: r.cfg.Node.ImmediateBinding}, nil
+}
+
+// watchTopology builds the index over Nodes and CSINodes, where something needs it.
+func (r *rooms) watchTopology(driverName string, has provision.Capabilities) (err error) {
+	if r.cfg.Node.Enabled || !(has.Topology || r.cfg.Capacity.Enabled) {
+		return nil
+	}
+	r.index, err = segments.New(segments.Config{Driver: driverName, Client: r.api.clients.Core, Metadata: r.api.clients.Metadata})
+	if err != nil {
+		return err
+	}
+	r.informers.Require("nodes and csinodes.storage.k8s.io", r.index.HasSynced, func() error { return nil })
+	r.background = append(r.background, forever("topology", r.index.Run))
+	return nil
+}
+
+func (r *rooms) topologies() provision.Topologies {
+	if r.fixed != nil {
+		return r.fixed
+	}
+	return r.index
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/controllers/capacity"
+	"github.com/csi-sidecars/external-provisioner/pkg/nodelocal"
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+)
+
+// publishCapacity builds the controller of CSIStorageCapacity objects; nil when it is not wanted. It asks the API
+// server for the version of the API and for the owner of the objects.
+func (r *rooms) publishCapacity(ctx context.Context, driverName string) (*capacity.Controller, error) {
+	cfg := r.cfg.Capacity
+	if !cfg.Enabled {
+		return nil, nil //nolint:nilnil // not wanted
+	}
+	clients := r.api.clients
+	owner, err := cluster.Owner(ctx, cluster.OwnerConfig{
+		Metadata: clients.Metadata, Discovery: clients.Capacity.Discovery(), Namespace: cfg.Namespace, Pod: cfg.PodName, Level: cfg.OwnerLevel,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("storage capacity: %w", err)
+	}
+	version, err := capacity.FindVersion(ctx, clients.Capacity, cfg.Namespace)
+	if err != nil {
+		return nil, fmt.Errorf("storage capacity: %w", err)
+	}
+	objects, err := capacity.NewObjects(capacity.ObjectsConfig{
+		Client: clients.Capacity, Version: version, DriverName: driverName, Namespace: cfg.Namespace,
+		ManagedBy: nodelocal.ManagedBy(wellknown.ManagedByBase, r.cfg.Node.Name),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("storage capacity: %w", err)
+	}
+	r.informers.Require(capacity.ResourceName, objects.HasSynced, objects.LastError)
+	r.background = append(r.background, forever("capacity objects", objects.Run))
+	metrics, err := capacity.NewMetrics(legacyregistry.Register)
+	if err != nil {
+		return nil, fmt.Errorf("storage capacity: %w", err)
+	}
+	return capacity.New(capacity.Config{
+		Driver: r.driver, Segments: r.segments(), Classes: r.informers, Objects: objects, Owner: owner,
+		PollInterval: cfg.Poll, Threads: cfg.Workers, ForImmediateBinding: cfg.ImmediateBinding,
+		RespectAllowedTopologies: cfg.RespectAllowedTopologies,
+		RetryStart:               r.cfg.Work.RetryStart, RetryMax: r.cfg.Work.RetryMax,
+		Gate: r.driver.Gate, Metrics: metrics,
+	})
+}
+
+func (r *rooms) segments() capacity.Segments {
+	if r.fixed != nil {
+		return r.fixed
+	}
+	return r.index
+}

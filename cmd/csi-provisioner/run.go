@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"k8s.io/component-base/metrics/legacyregistry"
+	_ "k8s.io/component-base/metrics/prometheus/workqueue" // the workqueue_* families
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/driver"
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
+	"github.com/csi-sidecars/external-provisioner/pkg/process"
+)
+
+// flushEvents is how long a stop waits for events that are not written yet.
+const flushEvents = 3 * time.Second
+
+// run does the work until ctx ends. It starts, in this order, and stops in reverse: the diagnostics server,
+// events, the driver's watch, caches, and then, with a lease or without, the controllers. It returns nil after
+// a stop that somebody asked for, and else what went wrong.
+func run(ctx context.Context, cfg Config) error {
+	api, err := reachAPI(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	group, ctx := process.NewGroup(ctx)
+	s := &starter{cfg: cfg, group: group, api: api}
+	if err := s.start(ctx); err != nil {
+		return group.Stop(err)
+	}
+	return group.Wait()
+}
+
+// starter brings the parts up, one after the other.
+type starter struct {
+	cfg   Config
+	group *process.Group
+	api   *api
+	http  *process.HTTP // nil when nobody asked for one
+}
+
+// start returns when everything runs, or with the error that ended it. Each step may rely on those before it.
+func (s *starter) start(ctx context.Context) error {
+	calls, registry := driver.NewMetrics(), prometheus.NewRegistry()
+	if err := s.startHTTP(ctx, legacyregistry.DefaultGatherer, calls.Gatherer(), registry); err != nil {
+		return err
+	}
+	s.addReady("driver", func() error { return errors.New("not connected yet") })
+	d, err := connectDriver(ctx, s.cfg, calls)
+	if err != nil {
+		return err
+	}
+	s.addReady("driver", func() error {
+		if !d.Ready() {
+			return errors.New("the driver is away")
+		}
+		return nil
+	})
+	r, err := assemble(ctx, s.cfg, s.api, d, registry)
+	if err != nil {
+		d.Close()
+		return err
+	}
+	s.addReady("caches", func() error {
+		if !r.informers.Synced() {
+			return errors.New("not synced yet")
+		}
+		return nil
+	})
+	s.group.Go(ctx, "events", func(ctx context.Context) error { return writeEvents(ctx, r.events) })
+	s.group.Go(ctx, "driver", func(ctx context.Context) error {
+		defer d.Close()
+		return d.Supervise(ctx)
+	})
+	for _, part := range r.background {
+		s.group.Go(ctx, part.name, part.run)
+	}
+	if err := r.informers.WaitForSync(ctx); err != nil {
+		return err
+	}
+	return s.startWork(ctx, r)
+}
+
+// startHTTP binds the address at once: a mistake there must not wait for the driver.
+func (s *starter) startHTTP(ctx context.Context, metrics ...prometheus.Gatherer) (err error) {
+	if s.cfg.HTTP.Address == "" {
+		return nil
+	}
+	s.http, err = process.Listen(ctx, process.HTTPConfig{Address: s.cfg.HTTP.Address, MetricsPath: s.cfg.HTTP.MetricsPath, Pprof: s.cfg.HTTP.Pprof})
+	if err != nil {
+		return err
+	}
+	s.http.AddMetrics(metrics...)
+	s.group.Go(ctx, "http", s.http.Run)
+	return nil
+}
+
+func (s *starter) addReady(name string, check func() error) {
+	if s.http != nil {
+		s.http.AddReady(name, check)
+	}
+}
+
+// startWork starts the controllers, at once or when the lease is won. All caches are warm by now, so that a
+// standby serves from the moment on that it leads.
+func (s *starter) startWork(ctx context.Context, r *rooms) error {
+	if !s.cfg.Election.Enabled {
+		s.group.Go(ctx, "controllers", func(stop context.Context) error {
+			work, release := loop.Drain(stop, s.cfg.Work.DrainTimeout)
+			defer release()
+			return r.work(stop, work)
+		})
+		return nil
+	}
+	e := s.cfg.Election
+	lock := r.driver.Identity().Name
+	leader, err := process.NewLeader(process.LeaderConfig{
+		Leases: s.api.clients.Lease.CoordinationV1(), Lock: lock, Namespace: e.Namespace, Identity: e.Identity,
+		LeaseDuration: e.LeaseDuration, RenewDeadline: e.RenewDeadline, RetryPeriod: e.RetryPeriod,
+		DrainTimeout: s.cfg.Work.DrainTimeout, Labels: e.Labels,
+		Events: r.events.QuietRecorder(process.EventComponent(lock, e.Identity)),
+	})
+	if err != nil {
+		return err
+	}
+	if s.http != nil {
+		s.http.SetElection(leader.Healthy)
+	}
+	s.group.Go(ctx, "leader election", func(stop context.Context) error { return leader.Run(stop, r.work) })
+	return nil
+}
+
+// writeEvents writes events until ctx ends, and then what is left, within a bound.
+func writeEvents(ctx context.Context, events *cluster.Events) error {
+	writing, end := context.WithCancel(context.WithoutCancel(ctx))
+	written := make(chan error, 1)
+	go func() { written <- events.Run(writing) }()
+	<-ctx.Done()
+	flushing, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushEvents)
+	defer cancel()
+	err := events.Flush(flushing)
+	end()
+	<-written
+	return err
+}

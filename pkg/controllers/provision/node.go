@@ -1,0 +1,160 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
+	"github.com/csi-sidecars/external-provisioner/pkg/nodelocal"
+	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
+	"github.com/csi-sidecars/external-provisioner/pkg/topology"
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+)
+
+// RoomDriver is asked whether this node has room.
+type RoomDriver interface {
+	GetCapacity(ctx context.Context, req *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error)
+}
+
+// NodeDeployment makes a Controller serve one node only.
+type NodeDeployment struct {
+	// Local is what the driver says about this node. Required.
+	Local *nodelocal.Local
+	// Race spreads the instances that compete for one claim. Required.
+	Race *nodelocal.Race
+	// Room is asked before this node takes a claim. Required.
+	Room RoomDriver
+	// ImmediateBinding lets this node take claims of classes that wait for no scheduler
+	// (--node-deployment-immediate-binding).
+	ImmediateBinding bool
+}
+
+// own decides whether this node serves the claim. It returns true when it does; otherwise the verdict says when
+// to look again. A node that wins a claim writes its name on it, and the event of that brings the claim back.
+func (c *Controller) own(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (bool, loop.Verdict) {
+	node := c.cfg.Node
+	if node == nil {
+		return true, loop.Done()
+	}
+	question := nodelocal.Question{
+		Node:             node.Local.Name(),
+		SelectedNode:     claim.Annotations[wellknown.AnnSelectedNode],
+		Class:            class,
+		ImmediateBinding: node.ImmediateBinding,
+	}
+	if c.cfg.Topologies != nil {
+		question.Reachable = func() error {
+			_, err := c.cfg.Topologies.Require(c.topologyRequest(claim, class, placement{node: node.Local.Name()}))
+			return err
+		}
+	}
+	verdict, err := nodelocal.Judge(question)
+	if err != nil {
+		klog.FromContext(ctx).V(4).Info("This node is not among the allowed ones", "err", err)
+	}
+	switch verdict {
+	case nodelocal.Owned:
+		node.Race.Forget(claim.UID)
+		return true, loop.Done()
+	case nodelocal.NotOurs:
+		node.Race.Forget(claim.UID)
+		return false, loop.Done()
+	case nodelocal.Compete:
+	}
+	if wait := node.Race.Wait(claim.UID, time.Now()); wait > 0 {
+		return false, loop.After(wait)
+	}
+	return false, c.compete(ctx, claim, class)
+}
+
+// compete tries to become the owner, if there is room here.
+func (c *Controller) compete(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) loop.Verdict {
+	node, logger := c.cfg.Node, klog.FromContext(ctx)
+	enough, ours := c.hasRoom(ctx, claim, class)
+	switch {
+	case !ours:
+		node.Race.Forget(claim.UID)
+		return loop.Done()
+	case !enough:
+		wait := node.Race.Again(claim.UID, time.Now())
+		logger.V(4).Info("Not enough room on this node", "after", wait)
+		return loop.After(max(wait, c.cfg.RetryStart))
+	}
+	var lost bool
+	name := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
+	_, err := cluster.UpdateClaim(ctx, c.cfg.Client, name, claim.UID, func(live *corev1.PersistentVolumeClaim) bool {
+		lost = live.Annotations[wellknown.AnnSelectedNode] != "" || live.Spec.VolumeName != "" || live.DeletionTimestamp != nil
+		if lost {
+			return false
+		}
+		if live.Annotations == nil {
+			live.Annotations = map[string]string{}
+		}
+		live.Annotations[wellknown.AnnSelectedNode] = node.Local.Name()
+		return true
+	})
+	switch {
+	case errors.Is(err, cluster.ErrGone) || lost:
+		node.Race.Forget(claim.UID)
+		return loop.Done()
+	case err != nil:
+		wait := node.Race.Again(claim.UID, time.Now())
+		logger.Error(err, "Cannot become the owner of the claim, trying again", "node", node.Local.Name(), "after", wait)
+		return loop.After(max(wait, c.cfg.RetryStart))
+	}
+	node.Race.Forget(claim.UID)
+	logger.V(2).Info("Took the claim for this node", "node", node.Local.Name())
+	return loop.Done()
+}
+
+// hasRoom asks the driver, with the request that a create would send; nothing is written for that. Whatever
+// cannot be told counts as room: the real attempt reports what is wrong. ours is false for a populator's claim.
+func (c *Controller) hasRoom(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (enough, ours bool) {
+	facts := c.gatherFor(ctx, claim, class, placement{node: c.cfg.Node.Local.Name()})
+	plan, err := MakePlan(facts, c.cfg.Settings)
+	if err != nil {
+		return true, outcome.Of(err) != outcome.NotOurs
+	}
+	size := plan.Request.GetCapacityRange().GetRequiredBytes()
+	if size == 0 {
+		return true, true
+	}
+	for _, where := range nodelocal.Probes(plan.Request.GetAccessibilityRequirements(), c.cfg.Node.Local.Topology()) {
+		answer, err := c.cfg.Node.Room.GetCapacity(ctx, &csi.GetCapacityRequest{
+			VolumeCapabilities: plan.Request.GetVolumeCapabilities(),
+			Parameters:         plan.Request.GetParameters(),
+			AccessibleTopology: where,
+		})
+		if err != nil {
+			klog.FromContext(ctx).V(2).Info("Cannot tell the room on this node, trying all the same", "err", err)
+			return true, true
+		}
+		if nodelocal.Enough(size, answer) {
+			return true, true
+		}
+	}
+	return false, true
+}
+
+// reaches reports whether this instance deletes the volume: always in central mode, else if its node can access it.
+func (c *Controller) reaches(pv *corev1.PersistentVolume) (bool, error) {
+	if c.cfg.Node == nil {
+		return true, nil
+	}
+	return topology.Accessible(pv.Spec.NodeAffinity, c.cfg.Node.Local.Topology())
+}
+
+func (n *NodeDeployment) name() string {
+	if n == nil {
+		return ""
+	}
+	return n.Local.Name()
+}
