@@ -116,7 +116,7 @@ func requisite(r Request, f Facts) (*Terms, error) {
 	if len(r.AllowedTopologies) == 0 {
 		return terms, nil
 	}
-	allowed := terms.filter(func(s Segment) bool { return Satisfies(s, r.AllowedTopologies) })
+	allowed := terms.satisfying(r.AllowedTopologies)
 	if allowed.Len() == 0 {
 		return nil, fmt.Errorf("no available topology found: allowedTopologies %s admit none of %s",
 			describe(r.AllowedTopologies), terms.describe())

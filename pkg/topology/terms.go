@@ -1,9 +1,12 @@
 package topology
 
 import (
+	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // Terms is an immutable canonical list of segments, together with the CSI form of each, made once and shared by
@@ -12,7 +15,15 @@ type Terms struct {
 	segments []Segment
 	// ring holds the CSI form of segments twice over, so that each rotation of the list is a part of it.
 	ring []*csi.Topology
+
+	// mu guards parts: allowedTopologies as text → the segments that satisfy them. They are made once, so that claims
+	// of one class share them as they share the whole.
+	mu    sync.Mutex
+	parts map[string]*Terms
 }
+
+// maxParts bounds Terms.parts: more classes than these, with different allowedTopologies, do without.
+const maxParts = 16
 
 // NewTerms returns the canonical list of segments; those without pairs are left out, as CSI cannot express
 // them in a list.
@@ -90,9 +101,22 @@ func (t *Terms) with(s Segment) *Terms {
 	return t.Update(nil, []Segment{s})
 }
 
-// filter returns the segments that keep reports, sharing their CSI form with t.
-func (t *Terms) filter(keep func(Segment) bool) *Terms {
-	return t.Update(func(s Segment) bool { return !keep(s) }, nil)
+// satisfying returns the segments that satisfy allowed, sharing their CSI form with t.
+func (t *Terms) satisfying(allowed []corev1.TopologySelectorTerm) *Terms {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	key := fmt.Sprintf("%q", allowed)
+	if part, ok := t.parts[key]; ok {
+		return part
+	}
+	part := t.Update(func(s Segment) bool { return !Satisfies(s, allowed) }, nil)
+	if len(t.parts) < maxParts {
+		if t.parts == nil {
+			t.parts = map[string]*Terms{}
+		}
+		t.parts[key] = part
+	}
+	return part
 }
 
 // firstIn returns the place of the first segment whose pairs all occur in s, or -1.
