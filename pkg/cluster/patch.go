@@ -34,10 +34,11 @@ func PatchPVFinalizer(ctx context.Context, client kubernetes.Interface, p Finali
 	volumes := client.CoreV1().PersistentVolumes()
 	err = retry.OnError(conflictBackoff, func(err error) bool { return apierrors.IsConflict(err) && ctx.Err() == nil }, func() error {
 		_, err := volumes.Patch(ctx, p.PV, types.StrategicMergePatchType, body, metav1.PatchOptions{})
-		if !apierrors.IsConflict(err) {
+		// A UID that differs is "invalid" to the API server, because it is immutable, and a conflict to older ones. A
+		// conflict also means that others wrote faster than the API server could repeat the patch.
+		if !apierrors.IsInvalid(err) && !apierrors.IsConflict(err) {
 			return err
 		}
-		// Either the UID differs, or others wrote faster than the API server could repeat the patch.
 		pv, readErr := volumes.Get(ctx, p.PV, metav1.GetOptions{})
 		switch {
 		case readErr != nil:

@@ -22,6 +22,7 @@ var (
 	conflict   = apierrors.NewConflict(schema.GroupResource{Resource: "persistentvolumeclaims"}, "c", errors.New("changed"))
 	forbidden  = apierrors.NewForbidden(schema.GroupResource{Resource: "persistentvolumeclaims"}, "c", errors.New("no"))
 	notFound   = apierrors.NewNotFound(schema.GroupResource{Resource: "persistentvolumeclaims"}, "c")
+	invalid    = apierrors.NewInvalid(schema.GroupKind{Kind: "PersistentVolume"}, "pv", nil)
 	liveObject = metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "u", Annotations: map[string]string{"users": "data"}}
 )
 
@@ -153,6 +154,8 @@ func TestPatchPVFinalizer(t *testing.T) {
 		"a removal of what is gone is done":            {uid: "u", remove: true, times: 1, err: notFound, want: 1},
 		"an addition to what is gone is not":           {uid: "u", times: 1, err: notFound, wantErr: ErrGone, want: 1},
 		"a conflict with another one's UID: gone":      {uid: "other", times: 1, err: conflict, wantErr: ErrGone, want: 1},
+		"a UID that is invalid: gone":                  {uid: "other", times: 1, err: invalid, wantErr: ErrGone, want: 1},
+		"any other thing invalid is an error":          {uid: "u", times: 1, err: invalid, wantErr: invalid, want: 1},
 		"a removal from another one of that name":      {uid: "other", remove: true, times: 1, err: conflict, want: 1},
 		"a conflict with other writers is tried again": {uid: "u", times: 2, err: conflict, want: 3},
 		"a refusal is an error":                        {uid: "u", remove: true, times: 1, err: forbidden, wantErr: forbidden, want: 1},
