@@ -7,14 +7,14 @@ import (
 	storagev1beta1 "k8s.io/api/storage/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	storageinformers "k8s.io/client-go/informers/storage/v1"
-	storagebetainformers "k8s.io/client-go/informers/storage/v1beta1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	storageclient "k8s.io/client-go/kubernetes/typed/storage/v1"
 	storagebetaclient "k8s.io/client-go/kubernetes/typed/storage/v1beta1"
-	"k8s.io/client-go/tools/cache"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
@@ -34,9 +34,9 @@ type ObjectsConfig struct {
 // writes. A replica that stands by may run the cache alone. Whatever the version of the API is, the objects
 // are those of v1 here.
 type Objects struct {
-	cfg      ObjectsConfig
-	informer cache.SharedIndexInformer
-	writer   writer
+	cfg    ObjectsConfig
+	cache  *cluster.Cache
+	writer writer
 }
 
 // writer makes the writes in the one namespace. It returns the errors of the API server as they are.
@@ -47,33 +47,58 @@ type writer interface {
 	delete(ctx context.Context, name string, uid types.UID) error
 }
 
+// ResourceName names the objects in the words of an RBAC rule.
+const ResourceName = "csistoragecapacities.storage.k8s.io"
+
 // NewObjects assembles the cache and the client; nothing is read before Run.
 func NewObjects(cfg ObjectsConfig) (*Objects, error) {
 	ours := labels.Set{
 		wellknown.LabelDriverName: cfg.DriverName,
 		wellknown.LabelManagedBy:  cfg.ManagedBy,
 	}.String()
-	filter := func(options *metav1.ListOptions) { options.LabelSelector = ours }
-	o := &Objects{cfg: cfg}
 	// No resync: the poll refreshes, and nothing else is to be gained from it.
+	reads := cluster.CacheConfig{Name: ResourceName, Client: cfg.Client, Trim: trimmed}
+	o := &Objects{cfg: cfg}
 	if cfg.Version == V1beta1 {
-		o.writer = betaWriter{cfg.Client.StorageV1beta1().CSIStorageCapacities(cfg.Namespace)}
-		o.informer = storagebetainformers.NewFilteredCSIStorageCapacityInformer(cfg.Client, cfg.Namespace, 0, nil, filter)
+		client := cfg.Client.StorageV1beta1().CSIStorageCapacities(cfg.Namespace)
+		o.writer = betaWriter{client}
+		reads.Example = &storagev1beta1.CSIStorageCapacity{}
+		reads.List = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			options.LabelSelector = ours
+			return client.List(ctx, options)
+		}
+		reads.Watch = func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.LabelSelector = ours
+			return client.Watch(ctx, options)
+		}
 	} else {
-		o.writer = v1Writer{cfg.Client.StorageV1().CSIStorageCapacities(cfg.Namespace)}
-		o.informer = storageinformers.NewFilteredCSIStorageCapacityInformer(cfg.Client, cfg.Namespace, 0, nil, filter)
+		client := cfg.Client.StorageV1().CSIStorageCapacities(cfg.Namespace)
+		o.writer = v1Writer{client}
+		reads.Example = &storagev1.CSIStorageCapacity{}
+		reads.List = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			options.LabelSelector = ours
+			return client.List(ctx, options)
+		}
+		reads.Watch = func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.LabelSelector = ours
+			return client.Watch(ctx, options)
+		}
 	}
-	if err := o.informer.SetTransform(trimmed); err != nil {
+	var err error
+	if o.cache, err = cluster.NewCache(reads); err != nil {
 		return nil, err
 	}
 	return o, nil
 }
 
 // Run keeps the cache until ctx ends and returns after its last goroutine. It is called once.
-func (o *Objects) Run(ctx context.Context) { o.informer.RunWithContext(ctx) }
+func (o *Objects) Run(ctx context.Context) { o.cache.RunWithContext(ctx) }
 
 // HasSynced reports whether the cache is complete. It may be called concurrently.
-func (o *Objects) HasSynced() bool { return o.informer.HasSynced() }
+func (o *Objects) HasSynced() bool { return o.cache.HasSynced() }
+
+// LastError returns what the watch failed with last, nil when it never did. It may be called concurrently.
+func (o *Objects) LastError() error { return o.cache.LastError() }
 
 // trimmed turns what the server sends into what the cache keeps: the v1 object without its managed fields,
 // which an update that lacks them leaves as they are.

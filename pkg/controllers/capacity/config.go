@@ -7,9 +7,10 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	storageinformers "k8s.io/client-go/informers/storage/v1"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/topology"
 )
 
@@ -28,16 +29,23 @@ type Segments interface {
 	HasSynced() bool
 }
 
+// Classes is the cache of StorageClasses. Its objects are shared and read-only.
+type Classes interface {
+	// Class returns the class, or nil when there is none of that name.
+	Class(name string) *storagev1.StorageClass
+	// OnClass registers a handler that gets every class, and returns whether it has got those of the start.
+	OnClass(handler cluster.Handler[*storagev1.StorageClass]) (synced func() bool, err error)
+}
+
 // Config describes a Controller.
 type Config struct {
 	// Driver is asked for room. Required.
 	Driver Driver
 	// Segments are published for. Required.
 	Segments Segments
-	// Classes are watched for those of the driver. Required; its factory is started by the caller.
-	Classes storageinformers.StorageClassInformer
-	// Objects are the CSIStorageCapacity objects of the driver and this instance. Required; Run of it is
-	// called by the caller.
+	// Classes are watched for those of the driver. Required; the caller runs it.
+	Classes Classes
+	// Objects are the CSIStorageCapacity objects of the driver and this instance. Required; the caller runs it.
 	Objects *Objects
 	// Owner becomes the controlling owner of each object. Nil means no owner; references that are there stay.
 	Owner *metav1.OwnerReference

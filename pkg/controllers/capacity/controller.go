@@ -62,27 +62,24 @@ func New(cfg Config) (*Controller, error) {
 // context work. It waits for the caches first: nothing is written, and above all nothing deleted, before all
 // of segments, classes and objects is known. Nothing is cleaned up at the end. It is called once.
 func (c *Controller) Run(stop, work context.Context) error {
-	classes := c.cfg.Classes.Informer()
-	watchingClasses, err := classes.AddEventHandler(c.classHandler())
+	classesSynced, err := c.cfg.Classes.OnClass(c.classChanged)
 	if err != nil {
 		return fmt.Errorf("watch storage classes: %w", err)
 	}
-	defer func() { _ = classes.RemoveEventHandler(watchingClasses) }()
 	c.cfg.Segments.AddHandler(func(added, removed []topology.Segment) {
 		c.change(func(b *book) { b.changeSegments(added, removed) })
 	})
-	if !cache.WaitForCacheSync(stop.Done(), c.cfg.Segments.HasSynced, watchingClasses.HasSynced) {
+	if !cache.WaitForCacheSync(stop.Done(), c.cfg.Segments.HasSynced, classesSynced) {
 		return nil
 	}
 	segments := c.cfg.Segments.Segments()
 	c.change(func(b *book) { b.changeSegments(segments, nil) })
 	// Only now, so that an object is never taken for obsolete while what is desired is not complete.
-	watchingObjects, err := c.cfg.Objects.informer.AddEventHandler(c.objectHandler())
+	watching, err := c.cfg.Objects.cache.AddEventHandler(c.objectHandler())
 	if err != nil {
 		return fmt.Errorf("watch capacity objects: %w", err)
 	}
-	defer func() { _ = c.cfg.Objects.informer.RemoveEventHandler(watchingObjects) }()
-	if !cache.WaitForCacheSync(stop.Done(), watchingObjects.HasSynced) {
+	if !cache.WaitForCacheSync(stop.Done(), watching.HasSynced) {
 		return nil
 	}
 	c.mu.Lock()

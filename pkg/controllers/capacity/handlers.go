@@ -6,46 +6,28 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
-// classHandler takes in classes. A resync changes nothing and is left out: the poll refreshes.
-func (c *Controller) classHandler() cache.ResourceEventHandler {
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) {
-			if class, ok := obj.(*storagev1.StorageClass); ok {
-				c.classChanged(class)
-			}
-		},
-		UpdateFunc: func(before, after any) {
-			was, ok := before.(*storagev1.StorageClass)
-			class, ok2 := after.(*storagev1.StorageClass)
-			if ok && ok2 && (was.ResourceVersion != class.ResourceVersion || was.UID != class.UID) {
-				c.classChanged(class)
-			}
-		},
-		DeleteFunc: func(obj any) {
-			if class, ok := unwrap[*storagev1.StorageClass](obj); ok {
-				c.change(func(b *book) { b.removeClass(class.Name) })
-			}
-		},
-	}
-}
-
-func (c *Controller) classChanged(class *storagev1.StorageClass) {
-	if !eligible(class, c.id.driver, c.cfg.ForImmediateBinding) {
+// classChanged takes in a class that appeared (was is nil), changed, or is gone (class is nil).
+func (c *Controller) classChanged(was, class *storagev1.StorageClass) {
+	switch {
+	case class == nil:
+		c.change(func(b *book) { b.removeClass(was.Name) })
+	case was != nil && was.ResourceVersion == class.ResourceVersion:
+		// A resync changes nothing, and the poll refreshes.
+	case !eligible(class, c.id.driver, c.cfg.ForImmediateBinding):
 		c.change(func(b *book) { b.removeClass(class.Name) })
-		return
+	default:
+		var terms []corev1.TopologySelectorTerm
+		if c.cfg.RespectAllowedTopologies {
+			terms = class.AllowedTopologies
+		}
+		c.change(func(b *book) { b.setClass(class.Name, terms) })
 	}
-	var terms []corev1.TopologySelectorTerm
-	if c.cfg.RespectAllowedTopologies {
-		terms = class.AllowedTopologies
-	}
-	c.change(func(b *book) { b.setClass(class.Name, terms) })
 }
 
 // objectHandler takes in capacity objects. The watch is filtered by our labels, so one that loses them
@@ -70,7 +52,11 @@ func (c *Controller) objectHandler() cache.ResourceEventHandler {
 			c.objectChanged(object)
 		},
 		DeleteFunc: func(obj any) {
-			if object, ok := unwrap[*storagev1.CSIStorageCapacity](obj); ok {
+			// When the watch missed the deletion, the last known state comes in an envelope.
+			if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = unknown.Obj
+			}
+			if object, ok := obj.(*storagev1.CSIStorageCapacity); ok {
 				c.change(func(b *book) { b.forget(object.UID) })
 			}
 		},
@@ -89,26 +75,11 @@ func (c *Controller) objectChanged(object *storagev1.CSIStorageCapacity) {
 	})
 }
 
-// unwrap returns the object of a deletion, also when the cache only noticed later that it is gone.
-func unwrap[T any](obj any) (T, bool) {
-	if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		obj = gone.Obj
-	}
-	t, ok := obj.(T)
-	return t, ok
-}
-
 // request returns the question for a pair, or nil when its class is gone or not eligible any more.
 func (c *Controller) request(key Key) (*csi.GetCapacityRequest, error) {
-	class, err := c.cfg.Classes.Lister().Get(key.Class)
-	if apierrors.IsNotFound(err) {
+	class := c.cfg.Classes.Class(key.Class)
+	if class == nil || !eligible(class, c.id.driver, c.cfg.ForImmediateBinding) {
 		return nil, nil //nolint:nilnil // no class, no question
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read class %q: %w", key.Class, err)
-	}
-	if !eligible(class, c.id.driver, c.cfg.ForImmediateBinding) {
-		return nil, nil //nolint:nilnil // as above
 	}
 	parameters, err := volume.Parameters(class.Parameters)
 	if err != nil {

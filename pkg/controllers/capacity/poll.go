@@ -28,7 +28,7 @@ func newPoller(interval time.Duration) poller {
 // others, the ones that rest longest first: so pairs that were all refreshed together, as after a start, are
 // spread over the interval within one or two rounds.
 func (p *poller) poll(b *book, now time.Time) {
-	share := float64(b.counts.goal) * float64(p.tick) / float64(p.interval)
+	share := float64(b.line.Len()) * float64(p.tick) / float64(p.interval)
 	p.credit = min(p.credit+share, max(share, 1))
 	for first := b.line.Front(); first != nil; first = b.line.Front() {
 		it := first.Value.(*item) //nolint:forcetypeassert // nothing else is in the line

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
@@ -12,9 +11,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 )
 
 // Version is a version of the CSIStorageCapacity API.
@@ -27,7 +27,7 @@ const (
 	V1beta1 Version = "v1beta1"
 )
 
-const resourceName = "csistoragecapacities"
+const kind = "CSIStorageCapacity"
 
 // How often a transient error is met, and how long the first wait is; each further one is twice as long.
 const (
@@ -63,18 +63,17 @@ func permanent(err error) bool {
 }
 
 func findOnce(ctx context.Context, client kubernetes.Interface, namespace string) (Version, error) {
-	server := discovery.ToServerResourcesInterfaceWithContext(client.Discovery())
 	for _, candidate := range []struct {
 		version Version
 		group   schema.GroupVersion
 	}{{V1, storagev1.SchemeGroupVersion}, {V1beta1, storagev1beta1.SchemeGroupVersion}} {
-		list, err := server.ServerResourcesForGroupVersionWithContext(ctx, candidate.group.String())
+		has, err := cluster.HasKind(ctx, client.Discovery(), candidate.group.String(), kind)
 		switch {
 		case apierrors.IsForbidden(err):
 			return probe(ctx, client, namespace)
-		case err != nil && !apierrors.IsNotFound(err):
-			return "", fmt.Errorf("discover the version of the CSIStorageCapacity API: %w", err)
-		case err == nil && slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == resourceName }):
+		case err != nil:
+			return "", err
+		case has:
 			return candidate.version, nil
 		}
 	}
@@ -101,7 +100,7 @@ func probe(ctx context.Context, client kubernetes.Interface, namespace string) (
 		return V1beta1, nil
 	case apierrors.IsForbidden(err):
 		return "", fmt.Errorf("discovery is forbidden, and so is creating %s in namespace %q; the service account needs the Role of the capacity feature: %w",
-			resourceName, namespace, err)
+			ResourceName, namespace, err)
 	default:
 		return "", fmt.Errorf("probe for the CSIStorageCapacity API: %w", err)
 	}
