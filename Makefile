@@ -33,7 +33,7 @@ test: test-unit test-integration test-e2e ## everything that the repository can 
 
 .PHONY: test-unit
 test-unit: ## the tests that need no control plane; under a minute
-	$(GO) test $(TAGS) -race -shuffle=on $(TESTARGS) $$($(GO) list $(TAGS) ./... | grep -v -E '/test/(cluster|integration|e2e|bench)(/|$$)')
+	$(GO) test $(TAGS) -race -shuffle=on $(TESTARGS) $$($(GO) list $(TAGS) ./... | grep -v -E '/test/(cluster|integration|e2e|demo|bench)(/|$$)')
 
 .PHONY: test-integration
 test-integration: cluster-binaries ## controllers against a real API server and an in-memory driver
@@ -41,7 +41,7 @@ test-integration: cluster-binaries ## controllers against a real API server and 
 
 .PHONY: test-e2e
 test-e2e: build cluster-binaries ## the built binary with the shipped rights on a real control plane
-	$(CLUSTER_TEST) ./test/e2e/...
+	$(CLUSTER_TEST) ./test/e2e/... ./test/demo/...
 
 .PHONY: lint
 lint: ## style, floors between packages, contextual logging, shell scripts

@@ -139,7 +139,7 @@ func (c *Cluster) startComponent(ctx context.Context, name string) error {
 	c.mu.Lock()
 	c.processes[name] = p
 	c.mu.Unlock()
-	return p.waitReady(ctx, ready)
+	return p.WaitReady(ctx, ready)
 }
 
 // Stop kills all components and removes the temporary folder. It may be called more than once.

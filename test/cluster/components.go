@@ -151,16 +151,16 @@ type ports struct{ etcd, etcdPeer, apiServer, controllerManager, scheduler int }
 
 func freePorts() (p ports, err error) {
 	for _, port := range []*int{&p.etcd, &p.etcdPeer, &p.apiServer, &p.controllerManager, &p.scheduler} {
-		if *port, err = freePort(); err != nil {
+		if *port, err = FreePort(); err != nil {
 			return ports{}, err
 		}
 	}
 	return p, nil
 }
 
-// freePort picks a free port below the range that the kernel gives to outgoing connections: while the API server
-// is away, a client that dials a port of that range now and then is connected to itself.
-func freePort() (int, error) {
+// FreePort picks a loopback port that was free a moment ago, below the range that the kernel gives to outgoing
+// connections: while a server is away, a client that dials a port of that range now and then is connected to itself.
+func FreePort() (int, error) {
 	var err error
 	for range 100 {
 		port := 12000 + rand.IntN(32000-12000)

@@ -161,8 +161,9 @@ func (p *Process) tail() string {
 // errEnded marks a child that ended while it was being waited for, such as one whose port was taken.
 var errEnded = errors.New("ended before it was ready")
 
-// waitReady asks ready until it returns nil.
-func (p *Process) waitReady(ctx context.Context, ready func(context.Context) error) error {
+// WaitReady asks ready again and again until it returns nil. It is an error when the child or ctx ends before;
+// the error has the last answer and the end of the log.
+func (p *Process) WaitReady(ctx context.Context, ready func(context.Context) error) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {

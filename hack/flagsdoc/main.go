@@ -1,0 +1,47 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+func main() {
+	check := flag.Bool("check", false, "change nothing, exit 1 if the README is not up to date")
+	root := flag.String("root", ".", "top of the repository")
+	flag.Parse()
+	if err := run(*root, *check); err != nil {
+		fmt.Fprintln(os.Stderr, "flagsdoc:", err)
+		os.Exit(1)
+	}
+}
+
+// run brings the README up to date, or tells by an error that it is not.
+func run(root string, check bool) error {
+	readme := filepath.Join(root, "README.md")
+	help, err := os.ReadFile(filepath.Join(root, "cmd", "csi-provisioner", "testdata", "help.golden"))
+	if err != nil {
+		return err
+	}
+	before, err := os.ReadFile(readme)
+	if err != nil {
+		return err
+	}
+	table, err := Table(string(help))
+	if err != nil {
+		return fmt.Errorf("read the help text: %w", err)
+	}
+	after, err := Insert(string(before), table)
+	if err != nil {
+		return fmt.Errorf("%s: %w", readme, err)
+	}
+	switch {
+	case after == string(before):
+		return nil
+	case check:
+		return fmt.Errorf("the flags table of %s is not up to date: run `make generate`", readme)
+	default:
+		return os.WriteFile(readme, []byte(after), 0o644)
+	}
+}
