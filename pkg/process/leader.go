@@ -1,0 +1,318 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	_ "k8s.io/component-base/metrics/prometheus/clientgo/leaderelection" // leader_election_master_status
+	"k8s.io/klog/v2"
+)
+
+// ErrLeaseLost is the cause of a work's stop context, and of the error of Run, when the lease could not be
+// renewed or somebody else has taken it.
+var ErrLeaseLost = errors.New("the leader lease is lost")
+
+const (
+	// healthMargin is how long after the end of its lease a leader that does not renew is still called healthy.
+	healthMargin = 20 * time.Second
+	// abandonAfter is how long work may take to return after its contexts have ended.
+	abandonAfter = 5 * time.Second
+	// lastTry is how long a standby that stops waits for a request that may be making it the leader.
+	lastTry = time.Second
+)
+
+// LeaderConfig describes the lease and the contender. All fields are required unless they say otherwise.
+type LeaderConfig struct {
+	// Leases is a client of its own, so that no other traffic delays a renewal. It must have no overall timeout,
+	// which would end the watch: each request gets a deadline here.
+	Leases coordinationv1client.LeasesGetter
+	// Lock is what is locked: the driver's name. The lease is called LeaseName(Lock).
+	Lock string
+	// Namespace of the lease; see LeaseNamespace.
+	Namespace string
+	// Identity of this contender; see Identity. Two contenders of the same identity both lead.
+	Identity string
+	// LeaseDuration, RenewDeadline and RetryPeriod: LeaseDuration > RenewDeadline > 1.2 × RetryPeriod > 0.
+	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
+	// DrainTimeout is how long work may go on after a stop that somebody asked for. 0 means not at all.
+	DrainTimeout time.Duration
+	// Labels are set on the lease whenever it is written; others are left alone. Optional.
+	Labels map[string]string
+	// Events takes the two events of a term. Its component should be EventComponent(Lock, Identity). Optional.
+	Events resourcelock.EventRecorder
+}
+
+// Leader contends for one lease and does the work of the one who holds it. Its methods may be called concurrently.
+//
+//	standby ──lease is free, or unchanged for its duration──▶ leading ──stop asked for──▶ draining ─▶ release ─▶ nil
+//	   │ stop                                                    │ not renewed, or stolen
+//	   ▼                                                         ▼
+//	  nil, lease untouched                          draining, not beyond the lease's end ─▶ ErrLeaseLost
+type Leader struct {
+	cfg  LeaderConfig
+	name string // of the lease
+	seen *sightings
+	log  throttle
+
+	mu      sync.Mutex
+	leading bool          // guarded by mu
+	renewed time.Time     // guarded by mu: when the last successful renewal was sent
+	signal  chan struct{} // guarded by mu: closed at the next renewal
+}
+
+// NewLeader checks cfg; nothing runs before Run.
+func NewLeader(cfg LeaderConfig) (*Leader, error) {
+	var errs []error
+	if cfg.Leases == nil {
+		errs = append(errs, errors.New("no client for leases"))
+	}
+	if cfg.Lock == "" || cfg.Namespace == "" || cfg.Identity == "" {
+		errs = append(errs, fmt.Errorf("lock %q, namespace %q and identity %q must not be empty", cfg.Lock, cfg.Namespace, cfg.Identity))
+	}
+	if cfg.LeaseDuration <= cfg.RenewDeadline || cfg.RetryPeriod <= 0 ||
+		cfg.RenewDeadline <= time.Duration(leaderelection.JitterFactor*float64(cfg.RetryPeriod)) {
+		errs = append(errs, fmt.Errorf("lease duration %s, renew deadline %s and retry period %s do not follow each other", cfg.LeaseDuration, cfg.RenewDeadline, cfg.RetryPeriod))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("leader election: %w", err)
+	}
+	return &Leader{
+		cfg: cfg, name: LeaseName(cfg.Lock), seen: newSightings(cfg.LeaseDuration),
+		log: throttle{last: map[string]time.Time{}}, signal: make(chan struct{}),
+	}, nil
+}
+
+// Run contends until ctx ends or a term is over. Leading, it calls work once: stop ends when ctx does or when
+// the lease is lost (cause ErrLeaseLost), and then no new work may begin; the other context is for calls in
+// flight and ends later: DrainTimeout after ctx, or lease-duration − renew-deadline after a loss, but not
+// after the lease itself has run out. The lease is renewed until work has returned and only then released.
+//
+// Run returns nil when ctx ended before there was a term, and else what work returned, joined to ErrLeaseLost
+// if that is what happened. A standby that is told to stop returns at once and leaves the lease alone.
+func (l *Leader) Run(ctx context.Context, work func(stop, work context.Context) error) error {
+	logger := klog.FromContext(ctx)
+	logger.Info("Contending for the leader lease", "lease", klog.KRef(l.cfg.Namespace, l.name), "identity", l.cfg.Identity)
+	watchCtx, endWatch := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { l.watch(watchCtx) })
+	stopWatch := func() { endWatch(); watching.Wait() }
+	defer stopWatch()
+	for ctx.Err() == nil {
+		before := l.seen.now().version
+		e, err := l.begin(ctx)
+		if err != nil {
+			return err
+		}
+		if e.won(ctx) {
+			stopWatch()
+			return l.lead(ctx, e, work)
+		}
+		_, failed, _ := e.lock.state()
+		l.await(ctx, before, failed)
+	}
+	return nil
+}
+
+// election is one elector at work.
+type election struct {
+	lock    *lock
+	started chan struct{}      // closed when the lease is won
+	done    chan struct{}      // closed when the elector has ended
+	end     context.CancelFunc // ends it
+}
+
+// begin starts a fresh elector: its first try is immediate, and unless that wins it ends.
+func (l *Leader) begin(ctx context.Context) (*election, error) {
+	logger := klog.FromContext(ctx)
+	// The elector outlives ctx: the lease is kept while work drains. What it would log is logged here.
+	electorCtx, end := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), klog.Logger{}))
+	e := &election{started: make(chan struct{}), done: make(chan struct{}), end: end}
+	e.lock = &lock{
+		Interface: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: l.cfg.Namespace, Name: l.name},
+			Client:     l.cfg.Leases,
+			LockConfig: resourcelock.ResourceLockConfig{Identity: l.cfg.Identity, EventRecorder: l.cfg.Events},
+			Labels:     l.cfg.Labels,
+		},
+		seen: l.seen, timeout: max(time.Second, l.cfg.RenewDeadline/2), pause: min(time.Second, l.cfg.RetryPeriod/5), giveUp: end,
+		report:   func(verb string, err error) { l.reportFailure(logger, verb, err) },
+		onUpdate: l.noteRenewal,
+	}
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: e.lock, LeaseDuration: l.cfg.LeaseDuration, RenewDeadline: l.cfg.RenewDeadline, RetryPeriod: l.cfg.RetryPeriod,
+		Name: l.name,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(context.Context) { close(e.started) },
+			OnStoppedLeading: func() {},
+		},
+	})
+	if err != nil {
+		end()
+		return nil, fmt.Errorf("leader election: %w", err)
+	}
+	go func() {
+		defer close(e.done)
+		elector.Run(electorCtx)
+	}()
+	return e, nil
+}
+
+// won waits for the end of the first try.
+func (e *election) won(ctx context.Context) bool {
+	select {
+	case <-e.started:
+		return true
+	case <-e.done:
+	case <-ctx.Done():
+		// A request under way may be making us the leader: know it, so that the lease can be released.
+		select {
+		case <-e.started:
+			return true
+		case <-e.done:
+		case <-time.After(lastTry):
+			e.end()
+			<-e.done
+		}
+	}
+	won, _, _ := e.lock.state()
+	return won
+}
+
+// lead does the work of one term.
+func (l *Leader) lead(ctx context.Context, e *election, work func(stop, work context.Context) error) error {
+	logger := klog.FromContext(ctx)
+	logger.Info("Leading", "lease", klog.KRef(l.cfg.Namespace, l.name), "identity", l.cfg.Identity)
+	l.setLeading(true)
+	defer l.setLeading(false)
+	if ctx.Err() != nil {
+		l.release(ctx, e)
+		return nil
+	}
+	stop, cancelStop := context.WithCancelCause(ctx)
+	defer cancelStop(context.Canceled)
+	calls, cancelCalls := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancelCalls(context.Canceled)
+	result := make(chan error, 1)
+	go func() { result <- work(stop, calls) }()
+
+	t := term{asked: ctx.Done(), ended: e.done}
+	for {
+		select {
+		case err := <-result:
+			if t.lost {
+				return errors.Join(ErrLeaseLost, err)
+			}
+			l.release(ctx, e)
+			return err
+		case <-t.ended:
+			t.lost, t.ended = true, nil
+			cause := l.lossOf(e)
+			logger.Error(cause, "No new work, calls in flight may end", "within", l.grace().Round(time.Millisecond))
+			cancelStop(cause)
+			t.limit(l.grace())
+		case <-t.asked:
+			t.asked = nil
+			logger.Info("Draining", "within", l.cfg.DrainTimeout)
+			t.limit(l.cfg.DrainTimeout)
+		case <-t.timer:
+			if calls.Err() != nil {
+				err := fmt.Errorf("work has not returned %s after its contexts ended", abandonAfter)
+				if t.lost {
+					err = errors.Join(ErrLeaseLost, err)
+				}
+				// Still at work: the lease must run out by itself.
+				e.end()
+				<-e.done
+				return err
+			}
+			cancelCalls(fmt.Errorf("not finished in time after the stop: %w", context.DeadlineExceeded))
+			t.end = time.Time{}
+			t.limit(abandonAfter)
+		}
+	}
+}
+
+// term is the state of leading.
+type term struct {
+	asked, ended <-chan struct{} // a stop was asked for; the elector has ended: the lease is lost
+	lost         bool
+	end          time.Time // when timer fires; zero: never
+	timer        <-chan time.Time
+}
+
+// limit makes the timer fire after d, unless it fires earlier anyway.
+func (t *term) limit(d time.Duration) {
+	end := time.Now().Add(d)
+	if t.end.IsZero() || end.Before(t.end) {
+		t.end, t.timer = end, time.After(d)
+	}
+}
+
+// grace is how long calls in flight may go on when the lease is lost.
+func (l *Leader) grace() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	left := time.Until(l.renewed.Add(l.cfg.LeaseDuration))
+	return max(0, min(left, l.cfg.LeaseDuration-l.cfg.RenewDeadline))
+}
+
+func (l *Leader) lossOf(e *election) error {
+	if _, _, stolen := e.lock.state(); stolen {
+		return fmt.Errorf("%w: %s holds it", ErrLeaseLost, l.seen.now().holder)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return fmt.Errorf("%w: not renewed for %s", ErrLeaseLost, time.Since(l.renewed).Round(time.Second))
+}
+
+// release ends the elector and clears the lease.
+func (l *Leader) release(ctx context.Context, e *election) {
+	logger := klog.FromContext(ctx)
+	e.end()
+	<-e.done
+	if e.lock.release(context.WithoutCancel(ctx)) {
+		logger.Info("Released the leader lease", "lease", klog.KRef(l.cfg.Namespace, l.name))
+	} else {
+		logger.Info("The leader lease is not released: others wait until it runs out", "lease", klog.KRef(l.cfg.Namespace, l.name))
+	}
+}
+
+// await returns when the lease may be had, when it is time to look again, or when ctx ends. before is the
+// version of the sightings before the last try, failed says that the try ended with an error.
+func (l *Leader) await(ctx context.Context, before int, failed bool) {
+	logger := klog.FromContext(ctx)
+	look := time.NewTimer(wait.Jitter(l.cfg.RetryPeriod, leaderelection.JitterFactor))
+	defer look.Stop()
+	for {
+		s := l.seen.now()
+		if s.holder != "" && s.holder != l.cfg.Identity {
+			l.log.onChange(s.holder, func() { logger.Info("Standing by", "lease", klog.KRef(l.cfg.Namespace, l.name), "holder", s.holder) })
+		} else if !failed && !s.since.IsZero() || s.version != before {
+			return // free, gone, or ours from an earlier process
+		}
+		var again, expired <-chan time.Time
+		if failed || !s.watched {
+			again = look.C
+		}
+		if s.holder != "" && !failed {
+			expired = time.After(time.Until(s.since.Add(s.duration)))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-again:
+			return
+		case <-expired:
+			return
+		case <-s.changed:
+		}
+	}
+}

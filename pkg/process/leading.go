@@ -1,0 +1,65 @@
+package process
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Leading reports whether this process holds the lease, as far as it knows.
+func (l *Leader) Leading() bool {
+	leading, _ := l.state()
+	return leading
+}
+
+// Healthy returns an error when this process believes to lead but has not renewed the lease until 20 s after
+// its end: something hangs that should have ended the process. A standby is always healthy.
+func (l *Leader) Healthy() error {
+	leading, renewed := l.state()
+	if quiet := time.Since(renewed); leading && quiet > l.cfg.LeaseDuration+healthMargin {
+		return fmt.Errorf("failed to renew the leader lease %s/%s for %s", l.cfg.Namespace, l.name, quiet.Round(time.Second))
+	}
+	return nil
+}
+
+// Gate returns at once while the lease was renewed within the renew deadline. When it was not, it may soon be
+// somebody else's: then Gate waits for the next renewal, and returns an error only when ctx ends before. No
+// new work should begin before Gate has returned nil.
+func (l *Leader) Gate(ctx context.Context) error {
+	for {
+		l.mu.Lock()
+		sure := time.Since(l.renewed) < l.cfg.RenewDeadline
+		signal := l.signal
+		l.mu.Unlock()
+		if sure {
+			return nil
+		}
+		select {
+		case <-signal:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (l *Leader) state() (leading bool, renewed time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.leading, l.renewed
+}
+
+func (l *Leader) setLeading(on bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leading = on
+}
+
+// noteRenewal takes the time when a successful request for the lease was sent: others count from the time
+// when they see it, which is later.
+func (l *Leader) noteRenewal(begun time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.renewed = begun
+	close(l.signal)
+	l.signal = make(chan struct{})
+}
