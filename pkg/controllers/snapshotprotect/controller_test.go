@@ -1,0 +1,491 @@
+package snapshotprotect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	snapv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	snapfake "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/fake"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	fakediscovery "k8s.io/client-go/discovery/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/source"
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+	"github.com/csi-sidecars/external-provisioner/test/fixture"
+)
+
+const (
+	driver  = "driver.test"
+	foreign = "example.com/other"
+)
+
+// cacheOf is a cache with these claims.
+type cacheOf []*corev1.PersistentVolumeClaim
+
+func (c cacheOf) ClaimsBySource(key string) []*corev1.PersistentVolumeClaim {
+	var found []*corev1.PersistentVolumeClaim
+	for _, claim := range c {
+		if source.Key(claim) == key {
+			found = append(found, claim)
+		}
+	}
+	return found
+}
+
+// creates are the keys of the sources that outstanding creates read.
+type creates map[string]bool
+
+func (c creates) ForSource(key string) bool { return c[key] }
+
+// protectedSnapshot is "default/s" with our finalizer between two others, bound to content "content".
+func protectedSnapshot() *fixture.SnapshotBuilder {
+	return fixture.Snapshot("s").UID("s").Finalizer("a", wellknown.FinalizerSnapshotSource, foreign).Ready("content", "1Gi")
+}
+
+func content(driver string) *snapv1.VolumeSnapshotContent {
+	return fixture.Content("content").Driver(driver).Obj()
+}
+
+// world is a cluster and what a controller in it sees.
+type world struct {
+	cached    cacheOf // claims of the cache
+	live      []*corev1.PersistentVolumeClaim
+	snapshots []runtime.Object
+	creates   creates
+	abroad    bool
+
+	client *fake.Clientset
+	snap   *snapfake.Clientset
+	disc   *fakediscovery.FakeDiscovery
+}
+
+func (w *world) controller(t *testing.T) *Controller {
+	t.Helper()
+	w.client, w.snap = fake.NewClientset(), snapfake.NewSimpleClientset(w.snapshots...)
+	for _, claim := range w.live {
+		if err := w.client.Tracker().Add(claim); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.disc = &fakediscovery.FakeDiscovery{Fake: &clienttesting.Fake{Resources: []*metav1.APIResourceList{
+		{GroupVersion: groupVersion, APIResources: []metav1.APIResource{{Name: "volumesnapshots", Kind: wellknown.KindSnapshot}}},
+	}}}
+	c, err := New(Config{
+		Claims: w.cached, Client: w.client, Snapshots: w.snap, Discovery: w.disc, Driver: driver,
+		CrossNamespace: w.abroad, Outstanding: w.creates, Interval: 5 * time.Minute,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// failing makes requests of this verb and resource fail from the moment on at which an error is stored.
+func failing(f *clienttesting.Fake, verb, resource string) *atomic.Pointer[error] {
+	var failure atomic.Pointer[error]
+	f.PrependReactor(verb, resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+		if err := failure.Load(); err != nil {
+			return true, nil, *err
+		}
+		return false, nil, nil
+	})
+	return &failure
+}
+
+// fail makes requests of this verb and resource fail.
+func fail(f *clienttesting.Fake, verb, resource string, err error) {
+	f.PrependReactor(verb, resource, func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err })
+}
+
+// stripped returns the names of the snapshots that were written, and fails if more than our finalizer went.
+func (w *world) stripped(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	for _, action := range w.snap.Actions() {
+		if update, ok := action.(clienttesting.UpdateAction); ok {
+			snapshot := update.GetObject().(*snapv1.VolumeSnapshot)
+			names = append(names, snapshot.Name)
+			if !slices.Equal(snapshot.Finalizers, []string{"a", foreign}) {
+				t.Errorf("finalizers %v were written, want the others in their order", snapshot.Finalizers)
+			}
+		}
+	}
+	return names
+}
+
+// requests counts the requests of a client, as "verb resource namespace".
+func requests(f *clienttesting.Fake) map[string]int {
+	count := map[string]int{}
+	for _, action := range f.Actions() {
+		count[strings.TrimSpace(fmt.Sprintf("%s %s %s", action.GetVerb(), action.GetResource().Resource, action.GetNamespace()))]++
+	}
+	return count
+}
+
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	type claims = []*corev1.PersistentVolumeClaim
+	pending := fixture.Claim("c").FromSnapshot("s").Obj()
+	abroad := fixture.Claim("c").Namespace("other").FromAbroad(wellknown.GroupSnapshot, wellknown.KindSnapshot, "default", "s").Obj()
+	gone := protectedSnapshot().Obj()
+	gone.Status = nil
+	for name, tc := range map[string]struct {
+		world
+		want bool
+	}{
+		"nobody needs it": {world{snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)}}, true},
+		"a pending claim needs it, says the cache": {world{
+			cached: cacheOf{pending}, snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)},
+		}, false},
+		"a pending claim that the cache has not yet needs it": {world{
+			live: claims{pending}, snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)},
+		}, false},
+		"a bound claim does not need it": {world{
+			cached: cacheOf{fixture.Claim("c").FromSnapshot("s").Bound("pv").Obj()}, live: claims{fixture.Claim("c").FromSnapshot("s").Bound("pv").Obj()},
+			snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)},
+		}, true},
+		"a claim being filled from another snapshot does not": {world{
+			cached: cacheOf{fixture.Claim("c").FromSnapshot("other").Obj()}, live: claims{fixture.Claim("c").FromSnapshot("other").Obj()},
+			snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)},
+		}, true},
+		"one of another namespace needs it, says the cache": {world{
+			cached: cacheOf{abroad}, snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)},
+		}, false},
+		"one of another namespace that the cache has not yet needs it": {world{
+			live: claims{abroad}, abroad: true, snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)},
+		}, false},
+		"a create whose claim is gone needs it": {world{
+			creates: creates{source.SnapshotKey("default", "s"): true}, snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)},
+		}, false},
+		"it belongs to another driver":            {world{snapshots: []runtime.Object{protectedSnapshot().Obj(), content("other.test")}}, false},
+		"its content is gone":                     {world{snapshots: []runtime.Object{protectedSnapshot().Obj()}}, true},
+		"it never had a content":                  {world{snapshots: []runtime.Object{gone}}, true},
+		"it is not protected":                     {world{snapshots: []runtime.Object{fixture.Snapshot("s").Finalizer(foreign).Obj(), content(driver)}}, false},
+		"it is being deleted and nobody needs it": {world{snapshots: []runtime.Object{protectedSnapshot().Terminating().Obj(), content(driver)}}, true},
+		"made from a content that is another driver's": {world{snapshots: []runtime.Object{
+			func() *snapv1.VolumeSnapshot {
+				s := gone.DeepCopy()
+				s.Spec.Source.VolumeSnapshotContentName = new("content")
+				return s
+			}(), content("other.test"),
+		}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := tc.controller(t)
+			if err := c.sweep(t.Context(), t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := len(tc.stripped(t)) == 1; got != tc.want {
+				t.Errorf("stripped: %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+// A read that fails ends the round: nothing may be concluded from it.
+func TestAFailedReadEndsTheRound(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	for name, tc := range map[string]struct {
+		prepare func(w *world)
+		want    error
+	}{
+		"of the snapshots": {func(w *world) { fail(&w.snap.Fake, "list", "volumesnapshots", broken) }, broken},
+		"of the claims":    {func(w *world) { fail(&w.client.Fake, "list", "persistentvolumeclaims", broken) }, broken},
+		"of a content":     {func(w *world) { fail(&w.snap.Fake, "get", "volumesnapshotcontents", broken) }, broken},
+		"of the snapshot":  {func(w *world) { fail(&w.snap.Fake, "get", "volumesnapshots", broken) }, broken},
+		"of a content, forbidden": {func(w *world) {
+			fail(&w.snap.Fake, "get", "volumesnapshotcontents", apierrors.NewForbidden(schema.GroupResource{}, "content", broken))
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := &world{snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)}}
+			c := w.controller(t)
+			tc.prepare(w)
+			err := c.sweep(t.Context(), t.Context())
+			if err == nil || (tc.want != nil && !errors.Is(err, tc.want)) {
+				t.Errorf("error %v, want %v", err, tc.want)
+			}
+			if got := w.stripped(t); len(got) != 0 {
+				t.Errorf("stripped %v", got)
+			}
+		})
+	}
+}
+
+// What the write of one snapshot may meet.
+func TestStrip(t *testing.T) {
+	t.Parallel()
+	snapshots := schema.GroupResource{Group: wellknown.GroupSnapshot, Resource: "volumesnapshots"}
+	for name, tc := range map[string]struct {
+		err  error
+		want string
+	}{
+		"other writers, again and again": {apierrors.NewConflict(snapshots, "s", errors.New("changed")), ""},
+		"it is gone":                     {apierrors.NewNotFound(snapshots, "s"), ""},
+		"no right to write":              {apierrors.NewForbidden(snapshots, "s", nil), "grant the verb update"},
+		"no answer":                      {errors.New("connection refused"), "connection refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := &world{snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)}}
+			c := w.controller(t)
+			fail(&w.snap.Fake, "update", "volumesnapshots", tc.err)
+			err := c.sweep(t.Context(), t.Context())
+			if (err != nil) != (tc.want != "") || (err != nil && !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("error %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// Between the list and the write the snapshot is looked at again: it may be another one, or in use by now.
+func TestTheLiveSnapshotDecides(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(live *snapv1.VolumeSnapshot){
+		"another one has taken its name": func(live *snapv1.VolumeSnapshot) { live.UID = "other" },
+		"it was stripped meanwhile":      func(live *snapv1.VolumeSnapshot) { live.Finalizers = []string{"a"} },
+		"it got another content":         func(live *snapv1.VolumeSnapshot) { live.Status.BoundVolumeSnapshotContentName = new("new") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := &world{snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)}}
+			c := w.controller(t)
+			w.snap.PrependReactor("get", "volumesnapshots", func(clienttesting.Action) (bool, runtime.Object, error) {
+				live := protectedSnapshot().Obj()
+				change(live)
+				return true, live, nil
+			})
+			if err := c.sweep(t.Context(), t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := w.stripped(t); len(got) != 0 {
+				t.Errorf("stripped %v", got)
+			}
+		})
+	}
+	t.Run("a restore has begun meanwhile", func(t *testing.T) {
+		t.Parallel()
+		w := &world{creates: creates{}, snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)}}
+		c := w.controller(t)
+		w.snap.PrependReactor("get", "volumesnapshots", func(clienttesting.Action) (bool, runtime.Object, error) {
+			w.creates[source.SnapshotKey("default", "s")] = true
+			return false, nil, nil
+		})
+		if err := c.sweep(t.Context(), t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.stripped(t); len(got) != 0 {
+			t.Errorf("stripped %v", got)
+		}
+	})
+}
+
+// A sweep reads no more than it must: nothing but the list when no snapshot is left over, and the claims only of the
+// namespaces in question.
+func TestWhatASweepReads(t *testing.T) {
+	t.Parallel()
+	other := fixture.Snapshot("t").Namespace("other").Finalizer("a", wellknown.FinalizerSnapshotSource, foreign).Ready("content", "").Obj()
+	for name, tc := range map[string]struct {
+		world
+		wantClaims, wantSnapshots map[string]int
+	}{
+		"nothing is protected": {
+			world{snapshots: []runtime.Object{fixture.Snapshot("s").Obj()}},
+			map[string]int{}, map[string]int{"list volumesnapshots": 1},
+		},
+		"all are in use": {
+			world{cached: cacheOf{fixture.Claim("c").FromSnapshot("s").Obj()}, snapshots: []runtime.Object{protectedSnapshot().Obj()}},
+			map[string]int{}, map[string]int{"list volumesnapshots": 1},
+		},
+		"two are left over": {
+			world{snapshots: []runtime.Object{protectedSnapshot().Obj(), other, content(driver)}},
+			map[string]int{"list persistentvolumeclaims default": 1, "list persistentvolumeclaims other": 1},
+			map[string]int{
+				"list volumesnapshots": 1, "get volumesnapshotcontents": 2, "get volumesnapshots default": 1, "get volumesnapshots other": 1,
+				"update volumesnapshots default": 1, "update volumesnapshots other": 1,
+			},
+		},
+		"claims may come from anywhere": {
+			world{abroad: true, snapshots: []runtime.Object{protectedSnapshot().Obj(), content("other.test")}},
+			map[string]int{"list persistentvolumeclaims": 1},
+			map[string]int{"list volumesnapshots": 1, "get volumesnapshotcontents": 1},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := tc.controller(t)
+			if err := c.sweep(t.Context(), t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := fmt.Sprint(requests(&tc.client.Fake)), fmt.Sprint(tc.wantClaims); got != want {
+				t.Errorf("requests about claims %s, want %s", got, want)
+			}
+			if got, want := fmt.Sprint(requests(&tc.snap.Fake)), fmt.Sprint(tc.wantSnapshots); got != want {
+				t.Errorf("requests about snapshots %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+// run runs c in a bubble of time until the returned function is called, which returns the log.
+func run(t *testing.T, c *Controller) (end func() string) {
+	t.Helper()
+	var mu sync.Mutex
+	var lines strings.Builder
+	logger := funcr.New(func(prefix, args string) {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Fprintln(&lines, prefix, args)
+	}, funcr.Options{})
+	work := klog.NewContext(t.Context(), logger)
+	stop, cancel := context.WithCancel(work)
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(stop, work) }()
+	return func() string {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		return lines.String()
+	}
+}
+
+// The first sweep comes at once, each later one an interval after the last, give or take a tenth.
+func TestSweepsComeAtTheirInterval(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		c := w.controller(t)
+		failure := failing(&w.snap.Fake, "list", "volumesnapshots")
+		end := run(t, c)
+		synctest.Wait()
+		lists := func() int { return requests(&w.snap.Fake)["list volumesnapshots"] - 1 } // one is the question whether we may
+		if got := lists(); got != 1 {
+			t.Errorf("%d sweeps at the start, want 1", got)
+		}
+		time.Sleep(4 * time.Minute)
+		synctest.Wait()
+		if got := lists(); got != 1 {
+			t.Errorf("%d sweeps after 4 minutes, want 1", got)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if got := lists(); got != 2 {
+			t.Errorf("%d sweeps after 6 minutes, want 2", got)
+		}
+		// A sweep that fails is told, and the next one comes all the same.
+		broken := errors.New("broken")
+		failure.Store(&broken)
+		time.Sleep(12 * time.Minute)
+		if got := lists(); got < 4 {
+			t.Errorf("%d sweeps after a failure, want 4 or 5", got)
+		}
+		if log := end(); !strings.Contains(log, "Sweep ended early") || !strings.Contains(log, "broken") {
+			t.Errorf("log: %s", log)
+		}
+	})
+}
+
+// A cluster without snapshots, or an API server that does not tell, is asked again; then sweeping begins.
+func TestTheAPIMayComeLater(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)}}
+		c := w.controller(t)
+		absent := error(apierrors.NewNotFound(schema.GroupResource{}, groupVersion))
+		down := errors.New("down")
+		failure := failing(w.disc.Fake, "get", "resource")
+		failure.Store(&down)
+		end := run(t, c)
+		time.Sleep(4 * time.Minute)
+		synctest.Wait()
+		failure.Store(&absent)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if got := requests(&w.snap.Fake); len(got) != 0 {
+			t.Errorf("requests %v while there are no snapshots", got)
+		}
+		failure.Store(nil)
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		if got := w.stripped(t); len(got) != 1 {
+			t.Errorf("stripped %v, want one", got)
+		}
+		log := end()
+		for text, want := range map[string]int{
+			"does not tell whether": 2, "does not serve them": 1, "Sweeping snapshots": 1,
+		} {
+			if got := strings.Count(log, text); got != want {
+				t.Errorf("%q is logged %d times, want %d:\n%s", text, got, want, log)
+			}
+		}
+	})
+}
+
+// Without the right to list snapshots there is one message, with the rule, and no more requests.
+func TestWithoutTheRightToList(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		c := w.controller(t)
+		fail(&w.snap.Fake, "list", "volumesnapshots", apierrors.NewForbidden(schema.GroupResource{Resource: "volumesnapshots"}, "", nil))
+		end := run(t, c)
+		time.Sleep(time.Hour)
+		if got := requests(&w.snap.Fake)["list volumesnapshots"]; got != 1 {
+			t.Errorf("%d requests, want 1", got)
+		}
+		if log := end(); strings.Count(log, "volumesnapshots.snapshot.storage.k8s.io") != 1 || strings.Count(log, "\n") != 1 {
+			t.Errorf("log: %s", log)
+		}
+	})
+}
+
+// Instances on many nodes do not begin together.
+func TestTheFirstSweepIsSpread(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)}}
+		c := w.controller(t)
+		c.cfg.Spread = time.Minute
+		end := run(t, c)
+		synctest.Wait()
+		if got := w.stripped(t); len(got) != 0 {
+			t.Error("swept at once")
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := w.stripped(t); len(got) != 1 {
+			t.Errorf("stripped %v after the spread, want one", got)
+		}
+		end()
+	})
+}
+
+func TestNewNamesEveryMistake(t *testing.T) {
+	t.Parallel()
+	_, err := New(Config{})
+	for _, want := range []string{"snapshotprotect", "Claims", "no Driver", "Interval"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not mention %q", err, want)
+		}
+	}
+}
