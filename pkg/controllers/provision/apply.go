@@ -58,7 +58,10 @@ func (c *Controller) apply(ctx context.Context, cr *create) result {
 
 // call calls the driver and makes a PersistentVolume of its answer.
 func (c *Controller) call(ctx context.Context, plan *Plan, secrets map[string]string, marker string) result {
-	req := withSecrets(plan.Request, secrets)
+	req, err := c.requestOf(plan.Request, secrets)
+	if err != nil {
+		return result{err: err}
+	}
 	start := time.Now()
 	resp, err := c.cfg.Driver.CreateVolume(ctx, req)
 	if e, ok := errors.AsType[*outcome.Error](err); ok && e.Outcome == outcome.Unchanged {
@@ -78,8 +81,13 @@ func (c *Controller) call(ctx context.Context, plan *Plan, secrets map[string]st
 	return result{pv: pv, call: ended}
 }
 
-// withSecrets returns a copy of the request that carries the secret values: the plan never does.
-func withSecrets(req *csi.CreateVolumeRequest, secrets map[string]string) *csi.CreateVolumeRequest {
+// requestOf returns a copy of the plan's request that carries the secret values, which the plan never does, and
+// the requirement in the form that costs the least to send.
+func (c *Controller) requestOf(req *csi.CreateVolumeRequest, secrets map[string]string) (*csi.CreateVolumeRequest, error) {
+	requirement, err := c.encoder.Compact(req.GetAccessibilityRequirements())
+	if err != nil {
+		return nil, fmt.Errorf("encode accessibility requirements: %w", err)
+	}
 	return &csi.CreateVolumeRequest{
 		Name:                      req.GetName(),
 		CapacityRange:             req.GetCapacityRange(),
@@ -87,9 +95,9 @@ func withSecrets(req *csi.CreateVolumeRequest, secrets map[string]string) *csi.C
 		Parameters:                req.GetParameters(),
 		Secrets:                   secrets,
 		VolumeContentSource:       req.GetVolumeContentSource(),
-		AccessibilityRequirements: req.GetAccessibilityRequirements(),
+		AccessibilityRequirements: requirement,
 		MutableParameters:         req.GetMutableParameters(),
-	}
+	}, nil
 }
 
 // accept makes the PersistentVolume. A volume that cannot be used is cleaned up: done, the create has ended and

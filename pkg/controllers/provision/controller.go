@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/loop"
+	"github.com/csi-sidecars/external-provisioner/pkg/topology"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 )
 
@@ -35,6 +36,7 @@ type Controller struct {
 	creates   *creates
 	deletions deletions
 	locks     uidLocks
+	encoder   topology.Encoder
 
 	claims  *loop.Loop[types.UID] // keyed by claim UID: a claim made anew under an old name is new work
 	volumes *loop.Loop[string]    // keyed by PersistentVolume name
