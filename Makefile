@@ -15,7 +15,7 @@ TESTARGS ?=
 # The control plane is slow to start: packages that start one run one after the other.
 CLUSTER_TEST := $(GO) test $(TAGS) -race -shuffle=on -timeout=20m -p=1 $(TESTARGS)
 # An informer object that is changed in place makes the tests panic.
-export KUBE_CACHE_MUTATION_DETECTOR := true
+test-unit test-integration test-e2e: export KUBE_CACHE_MUTATION_DETECTOR := true
 
 .PHONY: help
 help: ## list the targets (the default)
@@ -24,7 +24,7 @@ help: ## list the targets (the default)
 .PHONY: build
 build: ## the static binary bin/csi-provisioner, its version stamped
 	@mkdir -p bin
-	CGO_ENABLED=0 $(GO) build $(TAGS) -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/csi-provisioner ./cmd/csi-provisioner
+	CGO_ENABLED=0 $(GO) build $(TAGS) -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/csi-provisioner ./cmd/csi-provisioner
 	@printf 'bin/csi-provisioner %s: %.1f MB stripped, %d modules linked in\n' '$(VERSION)' \
 		"$$(wc -c < bin/csi-provisioner | awk '{print $$1 / 1e6}')" "$$($(GO) version -m bin/csi-provisioner | grep -c '^	dep	')"
 
@@ -33,7 +33,7 @@ test: test-unit test-integration test-e2e ## everything that the repository can 
 
 .PHONY: test-unit
 test-unit: ## the tests that need no control plane; under a minute
-	$(GO) test $(TAGS) -race -shuffle=on $(TESTARGS) $$($(GO) list $(TAGS) ./... | grep -v -E '/test/(cluster|integration|e2e|demo|bench)(/|$$)')
+	$(GO) test $(TAGS) -race -shuffle=on $(TESTARGS) $$($(GO) list $(TAGS) ./... | grep -v -E '/test/(artifact|bench|cluster|demo|e2e|integration)(/|$$)')
 
 .PHONY: test-integration
 test-integration: cluster-binaries ## controllers against a real API server and an in-memory driver
@@ -41,7 +41,7 @@ test-integration: cluster-binaries ## controllers against a real API server and 
 
 .PHONY: test-e2e
 test-e2e: build cluster-binaries ## the built binary with the shipped rights on a real control plane
-	$(CLUSTER_TEST) ./test/e2e/... ./test/demo/...
+	$(CLUSTER_TEST) ./test/artifact/... ./test/demo/... ./test/e2e/...
 
 .PHONY: lint
 lint: ## style, floors between packages, contextual logging, shell scripts
