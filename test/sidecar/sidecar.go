@@ -25,6 +25,8 @@ type Options struct {
 	Kubeconfig string
 	// NoHTTP leaves out --http-endpoint; the sidecar has no readiness then.
 	NoHTTP bool
+	// LogFile gets the log, appended, and is not shown when the test fails. Empty: a file of its own that is.
+	LogFile string
 	// Args come after the arguments made from the above, so that they win.
 	Args []string
 	// Env is added to the environment, as KEY=value.
@@ -56,9 +58,13 @@ func Start(tb testing.TB, o Options) *Sidecar {
 		args = append(args, "--http-endpoint="+s.address)
 	}
 	name := fmt.Sprintf("csi-provisioner-%d", started.Add(1))
+	log := o.LogFile
+	if log == "" {
+		log = filepath.Join(tb.TempDir(), name+".log")
+	}
 	process, err := cluster.StartProcess(cluster.Command{
 		Name: name, Path: Binary(tb), Args: append(args, o.Args...), Env: append([]string{"KUBECONFIG="}, o.Env...),
-		LogFile: filepath.Join(tb.TempDir(), name+".log"),
+		LogFile: log,
 	})
 	if err != nil {
 		tb.Fatal(err)
@@ -69,7 +75,7 @@ func Start(tb testing.TB, o Options) *Sidecar {
 		if strings.Contains(s.Log(), "WARNING: DATA RACE") {
 			tb.Error("the sidecar has a data race")
 		}
-		if tb.Failed() {
+		if tb.Failed() && o.LogFile == "" {
 			tb.Logf("log of %s:\n%s", name, tail(s.Log(), logShown))
 		}
 	})
