@@ -54,7 +54,8 @@ func (g *Group) Go(ctx context.Context, name string, run func(context.Context) e
 	go func() {
 		defer close(p.done)
 		err := run(partCtx)
-		if err == nil || partCtx.Err() != nil && errors.Is(err, context.Canceled) {
+		told := partCtx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(partCtx)))
+		if err == nil || told {
 			return
 		}
 		p.err = fmt.Errorf("%s: %w", name, err)

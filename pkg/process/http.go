@@ -90,18 +90,7 @@ func (h *HTTP) SetElection(check func() error) {
 // Run answers requests until ctx ends; then it closes and gives those under way a second.
 func (h *HTTP) Run(ctx context.Context) error {
 	logger := klog.FromContext(ctx)
-	server := &http.Server{
-		Handler:           h.handler(),
-		ReadTimeout:       readTimeout,
-		ReadHeaderTimeout: readTimeout,
-		WriteTimeout:      writeTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          log.New(logWriter{logger}, "", 0),
-	}
-	if h.cfg.Pprof {
-		server.WriteTimeout = profileTimeout
-	}
+	server := h.server(logger)
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(h.listener) }()
 	logger.Info("Serving HTTP", "address", h.Addr(), "metrics", h.cfg.MetricsPath, "pprof", h.cfg.Pprof)
@@ -117,6 +106,22 @@ func (h *HTTP) Run(ctx context.Context) error {
 	}
 	<-failed
 	return nil
+}
+
+func (h *HTTP) server(logger klog.Logger) *http.Server {
+	server := &http.Server{
+		Handler:           h.handler(),
+		ReadTimeout:       readTimeout,
+		ReadHeaderTimeout: readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          log.New(logWriter{logger}, "", 0),
+	}
+	if h.cfg.Pprof {
+		server.WriteTimeout = profileTimeout
+	}
+	return server
 }
 
 // Close frees the address of a server that never ran.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 )
 
@@ -33,14 +34,9 @@ func Signals(parent context.Context, abort func(os.Signal)) (context.Context, co
 		case <-done:
 		}
 	}()
-	var ended bool
-	return ctx, func() {
-		if ended {
-			return
-		}
-		ended = true
+	return ctx, sync.OnceFunc(func() {
 		signal.Stop(received)
 		close(done)
 		cancel(context.Canceled)
-	}
+	})
 }

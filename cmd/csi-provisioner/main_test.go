@@ -1,0 +1,301 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+// These make the test binary be the program, with work that a test chooses.
+const (
+	envProgram     = "CSI_PROVISIONER_TEST_WORK"
+	envTermination = "CSI_PROVISIONER_TEST_TERMINATION"
+)
+
+func TestMain(m *testing.M) {
+	work, ok := os.LookupEnv(envProgram)
+	if !ok {
+		os.Exit(m.Run())
+	}
+	p := program{
+		args: os.Args, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv,
+		accountDir: "/nonexistent", terminationLog: os.Getenv(envTermination), exit: os.Exit,
+		run: func(ctx context.Context, cfg Config) error {
+			klog.FromContext(ctx).Info("Working", "socket", cfg.Driver.Address)
+			switch work {
+			case "fail":
+				return errors.New("the driver has another name now")
+			case "hang":
+				select {}
+			}
+			<-ctx.Done()
+			return nil
+		},
+	}
+	os.Exit(p.main())
+}
+
+// outcome is how a process ended.
+type outcome struct {
+	code           int
+	stdout, stderr string
+	lastWords      string // in the termination log
+}
+
+type child struct {
+	cmd            *exec.Cmd
+	stdout, stderr bytes.Buffer
+	working        chan struct{} // closed when the work has begun
+	read           chan struct{} // closed when stderr has ended
+	termination    string
+}
+
+func start(t *testing.T, work string, env []string, args ...string) *child {
+	t.Helper()
+	p := &child{working: make(chan struct{}), read: make(chan struct{}), termination: filepath.Join(t.TempDir(), "termination-log")}
+	if err := os.WriteFile(p.termination, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.cmd = exec.CommandContext(t.Context(), os.Args[0], args...) //nolint:gosec // this very test binary
+	p.cmd.Env = append([]string{envProgram + "=" + work, envTermination + "=" + p.termination}, env...)
+	p.cmd.Stdout = &p.stdout
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(p.read)
+		lines := bufio.NewReader(io.TeeReader(stderr, &p.stderr))
+		var once bool
+		for {
+			line, err := lines.ReadString('\n')
+			if strings.Contains(line, "Working") && !once {
+				once = true
+				close(p.working)
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return p
+}
+
+func (p *child) wait(t *testing.T) outcome {
+	t.Helper()
+	<-p.read
+	err := p.cmd.Wait()
+	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
+		t.Fatalf("run: %v", exit)
+	}
+	words, err := os.ReadFile(p.termination)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return outcome{code: p.cmd.ProcessState.ExitCode(), stdout: p.stdout.String(), stderr: p.stderr.String(), lastWords: string(words)}
+}
+
+func (p *child) waitWorking(t *testing.T) {
+	t.Helper()
+	select {
+	case <-p.working:
+	case <-p.read:
+		t.Fatalf("ended before it worked:\n%s", p.stderr.String())
+	case <-time.After(time.Minute):
+		t.Fatal("does not begin to work")
+	}
+}
+
+func TestVersionAlwaysWins(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"--version"},
+		{"--version", "--node-deployment", "--enable-capacity"},
+		{"--feature-gates=Foo=true", "--logging-format=xml", "--http-endpoint=:1", "--metrics-address=:2", "--version"},
+	} {
+		got := start(t, "fail", nil, args...).wait(t)
+		if want := os.Args[0] + " unknown\n"; got.code != 0 || got.stdout != want || got.stderr != "" {
+			t.Errorf("%q: exit %d, stdout %q, stderr %q, want 0 and just %q", args, got.code, got.stdout, got.stderr, want)
+		}
+	}
+}
+
+func TestHelpGoesToStdout(t *testing.T) {
+	t.Parallel()
+	want, err := os.ReadFile("testdata/help.golden")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"--help"}, {"-h"}, {"--csi-address=x", "--help"}} {
+		got := start(t, "fail", nil, args...).wait(t)
+		if got.code != 0 || got.stdout != string(want) || got.stderr != "" {
+			t.Errorf("%q: exit %d, stderr %q, %d bytes on stdout, want 0 and the recorded help", args, got.code, got.stderr, len(got.stdout))
+		}
+	}
+}
+
+func TestParseErrorIsShort(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"--nosuch"}, {"-csi-address=x"}, {"--worker-threads=-1"}, {"--timeout=10"}, {"--provisioner=x"}, {"--alsologtostderr"},
+		{"--feature-gates=Topology=maybe"}, {"--version", "--nosuch"},
+	} {
+		got := start(t, "fail", nil, args...).wait(t)
+		lines := strings.Split(strings.TrimSpace(got.stderr), "\n")
+		if got.code != 2 || got.stdout != "" || len(lines) != 2 || !strings.Contains(lines[1], "--help") {
+			t.Errorf("%q: exit %d, stdout %q, stderr %q, want 2 and two lines on stderr", args, got.code, got.stdout, got.stderr)
+		}
+		if got.lastWords == "" || !strings.Contains(lines[0], got.lastWords) {
+			t.Errorf("%q: termination message %q, want that of the first line %q", args, got.lastWords, lines[0])
+		}
+	}
+}
+
+func TestAllMistakesAreToldAtOnce(t *testing.T) {
+	t.Parallel()
+	got := start(t, "fail", nil, "--csi-address=x", "--feature-gates=Foo=true", "--timeout=0", "--enable-capacity", "--node-deployment",
+		"--leader-election", "--leader-election-lease-duration=5s", "--http-endpoint=:1", "--metrics-address=:2", "--metrics-path=m").wait(t)
+	if got.code != 1 || got.stdout != "" {
+		t.Errorf("exit %d, stdout %q, want 1 and nothing", got.code, got.stdout)
+	}
+	if strings.Contains(got.stderr, "Working") {
+		t.Error("the work began all the same")
+	}
+	for _, want := range []string{"--csi-address", "Foo", "--timeout", "NAMESPACE", "POD_NAME", "NODE_NAME", "lease-duration (5s)", "--http-endpoint=:1", "--metrics-path"} {
+		found := 0
+		for line := range strings.SplitSeq(got.stderr, "\n") {
+			if strings.Contains(line, "Invalid configuration") && strings.Contains(line, want) {
+				found++
+			}
+		}
+		if found == 0 {
+			t.Errorf("no line mentions %q:\n%s", want, got.stderr)
+		}
+		if !strings.Contains(got.lastWords, want) {
+			t.Errorf("the termination message does not mention %q:\n%s", want, got.lastWords)
+		}
+	}
+}
+
+func TestLoggingConfiguration(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"--logging-format=xml"}, {"--logging-format=json", "--vmodule=a=1"}, {"--log-text-split-stream"}, {"--log-flush-frequency=0"}} {
+		got := start(t, "fail", nil, args...).wait(t)
+		if got.code != 1 || strings.Count(got.stderr, "logging configuration") != 1 || strings.Contains(got.stderr, "Working") {
+			t.Errorf("%q: exit %d, stderr %q, want 1 and one line", args, got.code, got.stderr)
+		}
+	}
+}
+
+func TestJSONLog(t *testing.T) {
+	t.Parallel()
+	got := start(t, "fail", nil, "--logging-format=json", "--feature-gates=Topology=true", "word").wait(t)
+	if got.code != 1 || got.stdout != "" {
+		t.Errorf("exit %d, stdout %q, want 1 and nothing", got.code, got.stdout)
+	}
+	lines := strings.Split(strings.TrimSpace(got.stderr), "\n")
+	if len(lines) < 4 {
+		t.Errorf("only %d lines", len(lines))
+	}
+	for _, line := range lines {
+		if object := map[string]any{}; json.Unmarshal([]byte(line), &object) != nil {
+			t.Errorf("not a JSON object: %s", line)
+		}
+	}
+}
+
+func TestFirstLineNamesTheVersion(t *testing.T) {
+	t.Parallel()
+	got := start(t, "fail", nil, "--leader-election", "false").wait(t)
+	lines := strings.Split(got.stderr, "\n")
+	if !strings.Contains(lines[0], `version="unknown"`) {
+		t.Errorf("first line %q", lines[0])
+	}
+	if !strings.Contains(lines[1], "--leader-election=false") {
+		t.Errorf("second line %q, want the hint about the stray word", lines[1])
+	}
+}
+
+func TestAFatalErrorIsLoggedAndLeft(t *testing.T) {
+	t.Parallel()
+	got := start(t, "fail", nil).wait(t)
+	const words = "the driver has another name now"
+	if got.code != 1 || !strings.Contains(got.stderr, words) || got.lastWords != words {
+		t.Errorf("exit %d, termination message %q, stderr %q, want 1 and %q in both", got.code, got.lastWords, got.stderr, words)
+	}
+}
+
+func TestSignalStopsCleanly(t *testing.T) {
+	t.Parallel()
+	for _, s := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
+		p := start(t, "wait", nil)
+		p.waitWorking(t)
+		if err := p.cmd.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+		got := p.wait(t)
+		if got.code != 0 || got.lastWords != "" || !strings.Contains(got.stderr, "Stopped") {
+			t.Errorf("%s: exit %d, termination message %q, stderr %q, want 0 and no message", s, got.code, got.lastWords, got.stderr)
+		}
+	}
+}
+
+func TestSecondSignalEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	p := start(t, "hang", nil)
+	p.waitWorking(t)
+	deadline := time.After(time.Minute)
+	for {
+		// The first one is taken by now or still on its way: a process that hangs ends with one more, however many.
+		if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			t.Fatal(err)
+		}
+		select {
+		case <-p.read:
+			if got := p.wait(t); got.code != 1 || !strings.Contains(got.stderr, "Second signal") {
+				t.Errorf("exit %d, stderr %q, want 1", got.code, got.stderr)
+			}
+			return
+		case <-deadline:
+			t.Fatal("does not end")
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func TestAutoMaxProcs(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		env, args []string
+		want      string // "" for no line
+	}{
+		"not asked for":            {want: ""},
+		"asked for":                {args: []string{"--automaxprocs"}, want: "follows the CPU limit"},
+		"asked for and taken back": {args: []string{"--automaxprocs", "--automaxprocs=false"}},
+		"the environment wins":     {env: []string{"GOMAXPROCS=1"}, args: []string{"--automaxprocs"}, want: `as the environment has it" GOMAXPROCS=1`},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := start(t, "fail", tc.env, tc.args...).wait(t)
+			if tc.want == "" && strings.Contains(got.stderr, "GOMAXPROCS") || !strings.Contains(got.stderr, tc.want) {
+				t.Errorf("stderr %q, want %q", got.stderr, tc.want)
+			}
+		})
+	}
+}
