@@ -33,15 +33,15 @@ test: test-unit test-integration test-e2e ## everything that the repository can 
 
 .PHONY: test-unit
 test-unit: ## the tests that need no control plane; under a minute
-	$(GO) test $(TAGS) -race -shuffle=on $(TESTARGS) $$($(GO) list $(TAGS) ./... | grep -v -E '/test/(artifact|bench|cluster|demo|e2e|integration)(/|$$)')
+	$(GO) test $(TAGS) -race -shuffle=on $(TESTARGS) ./cmd/... ./hack/... ./pkg/... ./test/fixture/... ./test/memdriver/...
 
 .PHONY: test-integration
 test-integration: cluster-binaries ## controllers against a real API server and an in-memory driver
 	$(CLUSTER_TEST) ./test/cluster/... ./test/integration/...
 
 .PHONY: test-e2e
-test-e2e: build cluster-binaries ## the built binary with the shipped rights on a real control plane
-	$(CLUSTER_TEST) ./test/artifact/... ./test/demo/... ./test/e2e/...
+test-e2e: build cluster-binaries ## the built binary with the shipped rights on a real control plane, and all other tests
+	$(CLUSTER_TEST) $$($(GO) list $(TAGS) ./test/... | grep -v -E '/test/(bench|cluster|fixture|integration|memdriver)(/|$$)')
 
 .PHONY: lint
 lint: ## style, floors between packages, contextual logging, shell scripts

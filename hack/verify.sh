@@ -37,10 +37,11 @@ tidy() {
 }
 
 formatted() {
-  go tool -modfile=hack/tools/go.mod golangci-lint fmt --config hack/golangci.yml --diff || {
-    echo "run 'make fmt'"
-    return 1
-  }
+  local diff
+  diff=$(go tool -modfile=hack/tools/go.mod golangci-lint fmt --config hack/golangci.yml --diff 2>&1) && [[ -z $diff ]] && return
+  echo "$diff"
+  echo "run 'make fmt'"
+  return 1
 }
 
 vet() { go vet -tags=grpcnotrace ./...; }
