@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -216,13 +217,15 @@ const (
 )
 
 // WaitForSync blocks until Synced, or until ctx ends; then it returns the cause, with the caches that are missing.
-// Every 30 seconds it logs which caches are missing, why, and what to do about it.
+// Every 30 seconds it logs which caches are missing, why, and what to do about it. At the end it gives back the
+// memory that reading the lists took, which is twice what is kept of them.
 func (i *Informers) WaitForSync(ctx context.Context) error {
 	poll, report := time.NewTicker(syncPoll), time.NewTicker(syncReport)
 	defer poll.Stop()
 	defer report.Stop()
 	for {
 		if i.Synced() {
+			debug.FreeOSMemory()
 			return nil
 		}
 		select {
