@@ -44,6 +44,7 @@ func reachAPI(ctx context.Context, cfg Config) (*api, error) {
 		Version:      cfg.Version,
 		Provisioning: cluster.Limits{QPS: cfg.Kube.QPS, Burst: cfg.Kube.Burst},
 		Capacity:     cluster.Limits{QPS: cfg.Capacity.QPS, Burst: cfg.Capacity.Burst},
+		Markers:      cluster.Limits{QPS: -1}, // each marker waits for its turn before it comes to a request
 	})
 	if err != nil {
 		return nil, err

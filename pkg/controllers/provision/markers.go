@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
@@ -18,6 +19,15 @@ import (
 
 // errTerminating says that a claim is being deleted, so that no finalizer can be added to it any more.
 var errTerminating = errors.New("the claim is being deleted, no finalizer can be added")
+
+const (
+	// markRate and markBurst bound how many claims are marked in a second. What waits for its turn and comes to
+	// its end meanwhile is not marked at all, so under load the marks go to the creates that take longest.
+	markRate, markBurst = 20, 50
+	// saveGrace is how long a save may take before the claim is marked after all: as a rule the
+	// PersistentVolume is there sooner than the marker would be.
+	saveGrace = time.Second
+)
 
 // markers writes and removes the markers of claims: one small state machine a claim, which brings what is on
 // the claim (actual) to what should be there (desired), one write at a time.
@@ -35,6 +45,7 @@ type markers struct {
 	delay   time.Duration
 	refused func(reason string) // counts markers that the API server refused
 	warn    sync.Once           // one warning is enough to say that claims cannot be marked
+	turns   flowcontrol.RateLimiter
 
 	mu      sync.Mutex
 	marks   map[types.UID]*mark // claim UID → its state; missing: nothing on the claim that we know of
@@ -51,7 +62,10 @@ type mark struct {
 }
 
 func newMarkers(client kubernetes.Interface, delay time.Duration, refused func(string)) *markers {
-	return &markers{client: client, delay: delay, refused: refused, marks: map[types.UID]*mark{}}
+	return &markers{
+		client: client, delay: delay, refused: refused, marks: map[types.UID]*mark{},
+		turns: flowcontrol.NewTokenBucketRateLimiter(markRate, markBurst),
+	}
 }
 
 // begin says that a call for the claim begins, and arms the timer.
@@ -67,6 +81,15 @@ func (m *markers) begin(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	}
 	k.value = value
 	k.timer = time.AfterFunc(m.delay, func() { m.want(ctx, claim, value) })
+}
+
+// answered says that the driver has made the volume, and that the PersistentVolume is about to be saved.
+func (m *markers) answered(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if k, ok := m.marks[uid]; ok && k.timer != nil && k.timer.Stop() {
+		k.timer.Reset(saveGrace)
+	}
 }
 
 // want asks for the marker now and does not wait for it.
@@ -187,7 +210,7 @@ func (m *markers) settle(uid types.UID, k *mark) {
 // stays behind would keep a deleted claim for ever.
 func (m *markers) converge(ctx context.Context, uid types.UID, k *mark) {
 	logger := klog.FromContext(ctx)
-	pause := 100 * time.Millisecond
+	pause, hadTurn := 100*time.Millisecond, false
 	for {
 		m.mu.Lock()
 		desired, value := k.desired, k.value
@@ -200,7 +223,13 @@ func (m *markers) converge(ctx context.Context, uid types.UID, k *mark) {
 		}
 		m.mu.Unlock()
 
-		err := m.put(ctx, uid, k.claim, value, desired)
+		if desired && m.delay > 0 && !hadTurn {
+			// An error means that ctx has ended; the write will tell.
+			_ = m.turns.Wait(ctx)
+			hadTurn = true // one turn is enough
+			continue
+		}
+		err := m.put(ctx, uid, k, value, desired)
 		m.mu.Lock()
 		switch {
 		case err == nil:
@@ -230,9 +259,9 @@ func (m *markers) converge(ctx context.Context, uid types.UID, k *mark) {
 }
 
 // put brings the live claim to what is desired.
-func (m *markers) put(ctx context.Context, uid types.UID, claim types.NamespacedName, value string, desired bool) error {
+func (m *markers) put(ctx context.Context, uid types.UID, k *mark, value string, desired bool) error {
 	var terminating bool
-	_, err := cluster.UpdateClaim(ctx, m.client, claim, uid, func(live *corev1.PersistentVolumeClaim) bool {
+	_, err := cluster.UpdateClaim(ctx, m.client, k.claim, uid, func(live *corev1.PersistentVolumeClaim) bool {
 		if !desired {
 			return clearMarker(live)
 		}

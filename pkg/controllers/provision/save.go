@@ -26,6 +26,7 @@ func (c *Controller) made(ctx context.Context, cr create, pv *corev1.PersistentV
 	cr.calling = false
 	cr.unsaved = pv
 	c.creates.put(cr)
+	c.markers.answered(cr.claim.UID)
 	if err := c.create(ctx, pv); err != nil {
 		c.notSaved(ctx, cr, err)
 		c.unsaved.Add(pv.Name)
@@ -92,6 +93,9 @@ func (c *Controller) notSaved(ctx context.Context, cr create, err error) {
 	c.metrics.saveFailed.Inc()
 	klog.FromContext(ctx).Error(err, "Cannot save PersistentVolume, trying again", "PV", klog.KObj(cr.unsaved), "PVC", klog.KObj(cr.claim))
 	c.tell(cr.claim, eventSaveFailed(cr.unsaved, err))
+	if cr.plan != nil {
+		c.markers.want(ctx, cr.claim, c.markerOf(cr.plan).encode())
+	}
 }
 
 // saved ends a create: the PersistentVolume stands for the volume from here on.
