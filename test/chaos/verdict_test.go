@@ -1,0 +1,96 @@
+package chaos
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+	"github.com/csi-sidecars/external-provisioner/test/memdriver"
+)
+
+// state is what there is at one moment.
+type state struct {
+	claims  []corev1.PersistentVolumeClaim
+	pvs     []corev1.PersistentVolume // of our driver
+	volumes []memdriver.Volume
+}
+
+// settled lists what keeps the state from being at rest, as sentences; empty when every claim that is meant to
+// live is bound, nothing else is left, and volumes and PersistentVolumes match one to one.
+func (s state) unsettled() []string {
+	var all []string
+	complain := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	byHandle := map[string]string{}
+	for _, pv := range s.pvs {
+		byHandle[pv.Spec.CSI.VolumeHandle] = pv.Name
+		if pv.DeletionTimestamp != nil {
+			complain("PV %s is terminating with finalizers %v", pv.Name, pv.Finalizers)
+		} else if pv.Status.Phase != corev1.VolumeBound {
+			complain("PV %s is %s", pv.Name, pv.Status.Phase)
+		}
+	}
+	for _, volume := range s.volumes {
+		if _, ok := byHandle[volume.ID]; !ok {
+			complain("volume %s (%s) has no PV", volume.ID, volume.Name)
+		}
+		delete(byHandle, volume.ID)
+	}
+	for _, handle := range slices.Sorted(maps.Keys(byHandle)) {
+		complain("PV %s has no volume %s", byHandle[handle], handle)
+	}
+	for _, claim := range s.claims {
+		_, marked := claim.Annotations[wellknown.AnnProvisioningInProgress]
+		switch {
+		case claim.DeletionTimestamp != nil:
+			complain("claim %s is terminating with finalizers %v", claim.Name, claim.Finalizers)
+		case claim.Status.Phase != corev1.ClaimBound:
+			complain("claim %s is %s", claim.Name, claim.Status.Phase)
+		case marked || slices.Contains(claim.Finalizers, wellknown.FinalizerProvisioningInProgress):
+			complain("claim %s is bound and still marked", claim.Name)
+		}
+	}
+	return all
+}
+
+// doubleDeletes lists the volumes that were deleted again in spite of an answer that the sidecar has seen. A call
+// may be repeated when the sidecar died since, or when the driver or the proxy died so near that the answer may
+// not have arrived: those are the times in cuts.
+func doubleDeletes(calls []memdriver.Call, cuts []time.Time) []string {
+	const near = 2 * time.Second
+	done := map[string]memdriver.Call{}
+	var all []string
+	for _, call := range calls {
+		if call.Method != "DeleteVolume" || call.Code != codes.OK {
+			continue
+		}
+		before, again := done[call.Key]
+		excused := slices.ContainsFunc(cuts, func(cut time.Time) bool {
+			return cut.After(before.End.Add(-near)) && cut.Before(call.Begin.Add(near))
+		})
+		if again && !excused {
+			all = append(all, fmt.Sprintf("volume %s was deleted at %s and again at %s", call.Key,
+				before.End.Format(stamp), call.Begin.Format(stamp)))
+		}
+		done[call.Key] = call
+	}
+	return all
+}
+
+const stamp = "15:04:05.000"
+
+// history is what the driver was asked about a volume, for a test that failed.
+func history(calls []memdriver.Call, volume memdriver.Volume) string {
+	var b strings.Builder
+	for _, call := range calls {
+		if call.Key == volume.Name || call.Key == volume.ID {
+			fmt.Fprintf(&b, "  %s %s\n", call.Begin.Format(stamp), call)
+		}
+	}
+	return b.String()
+}
