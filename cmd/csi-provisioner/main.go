@@ -107,6 +107,7 @@ func setUp(opts *Options, env environment) (klog.Logger, error) {
 	}
 	logger := klog.Background()
 	logger.Info("Version", "version", version)
+	logger.Info("Options", "given", opts.set)
 	for _, warning := range opts.Warnings(env) {
 		logger.Info("Warning about the configuration", "warning", warning)
 	}

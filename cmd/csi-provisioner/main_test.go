@@ -219,15 +219,14 @@ func TestJSONLog(t *testing.T) {
 	}
 }
 
-func TestFirstLineNamesTheVersion(t *testing.T) {
+func TestFirstLinesNameVersionAndOptions(t *testing.T) {
 	t.Parallel()
-	got := start(t, "fail", nil, "--leader-election", "false").wait(t)
+	got := start(t, "fail", nil, "--timeout=3s", "--leader-election", "false").wait(t)
 	lines := strings.Split(got.stderr, "\n")
-	if !strings.Contains(lines[0], `version="unknown"`) {
-		t.Errorf("first line %q", lines[0])
-	}
-	if !strings.Contains(lines[1], "--leader-election=false") {
-		t.Errorf("second line %q, want the hint about the stray word", lines[1])
+	for i, want := range []string{`version="unknown"`, `["--leader-election=true","--timeout=3s"]`, "as in --leader-election=false"} {
+		if !strings.Contains(lines[i], want) {
+			t.Errorf("line %d is %q, want %q in it", i, lines[i], want)
+		}
 	}
 }
 

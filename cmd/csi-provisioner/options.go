@@ -12,8 +12,8 @@ import (
 // Options are the flags as the operator wrote them. A flag set binds them; Validate and Complete turn them,
 // with the environment, into a Config. Nothing else reads a flag.
 type Options struct {
-	// words are what stands on the command line beside the flags.
-	words []string
+	// set are the flags of the command line with their values, sorted; words are what stands beside them.
+	set, words []string
 
 	// API server connection and basics.
 	csiAddress  string

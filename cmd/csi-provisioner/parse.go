@@ -42,6 +42,7 @@ func (o *Options) Parse(args []string) error {
 		return explain(err, all)
 	}
 	o.words = all.Args()
+	all.Visit(func(f *pflag.Flag) { o.set = append(o.set, "--"+f.Name+"="+f.Value.String()) })
 	return nil
 }
 
