@@ -35,6 +35,8 @@ type Cache interface {
 	Class(name string) *storagev1.StorageClass
 	// ClaimsBySource returns the claims whose data source has the key of source.Key.
 	ClaimsBySource(key string) []*corev1.PersistentVolumeClaim
+	// MarkedClaims returns the claims that carry the finalizer of a create in progress.
+	MarkedClaims() []*corev1.PersistentVolumeClaim
 	// AttachmentsOf returns the VolumeAttachments of a PersistentVolume; none when they are not watched.
 	AttachmentsOf(pvName string) []*storagev1.VolumeAttachment
 	// Grants returns the ReferenceGrants of a namespace, or an error when they are not known.
@@ -85,6 +87,8 @@ type Config struct {
 	Events Events
 	// Driver is the CSI driver.
 	Driver VolumeDriver
+	// WithMigrated, optional, tells whoever measures the calls whether one is for a volume of the in-tree plugin.
+	WithMigrated func(ctx context.Context, migrated bool) context.Context
 	// Gate, optional, blocks while the driver is away.
 	Gate func(ctx context.Context) error
 	// Recorder writes events on claims and PersistentVolumes; OwnRecorder those of the component external-provisioner.
@@ -137,6 +141,9 @@ func (c *Config) validate() error {
 	}
 	if c.MarkerClient == nil {
 		c.MarkerClient = c.Client
+	}
+	if c.WithMigrated == nil {
+		c.WithMigrated = func(ctx context.Context, _ bool) context.Context { return ctx }
 	}
 	if c.WantsVAC == nil {
 		c.WantsVAC = func() bool { return false }

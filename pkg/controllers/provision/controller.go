@@ -105,9 +105,12 @@ func (c *Controller) Run(stop, work context.Context) error {
 	return nil
 }
 
-// listen registers the handlers. From here on the queues fill; marked claims come first, because the claims'
-// handler finds them while nobody works yet.
+// listen registers the handlers, and from here on the queues fill. Marked claims come first: for them a volume may
+// be there already.
 func (c *Controller) listen() error {
+	for _, claim := range c.cfg.Cache.MarkedClaims() {
+		c.claims.Add(claim.UID)
+	}
 	_, errClass := c.cfg.Events.OnClass(c.onClass)
 	_, errAttachment := c.cfg.Events.OnAttachment(c.onAttachment)
 	_, errPV := c.cfg.Events.OnPV(c.onPV)

@@ -65,9 +65,14 @@ func (c *Controller) drive(ctx context.Context, cr create, claim *corev1.Persist
 	}
 	start := time.Now()
 	if cr.plan == nil {
-		if claim != nil {
-			cr.claim = claim
+		// This process has made no call yet: whoever takes the marker off by hand ends the matter.
+		if claim == nil || !hasMarkerFinalizer(claim) {
+			klog.FromContext(ctx).Info("Marker is gone, forgetting the create of an earlier process", "PVC", klog.KObj(cr.claim))
+			c.markers.end(ctx, cr.claim.UID)
+			c.creates.drop(cr.claim.UID)
+			return loop.After(0)
 		}
+		cr.claim = claim
 		if verdict, ok := c.replan(ctx, &cr); !ok {
 			return verdict
 		}
