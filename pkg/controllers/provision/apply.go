@@ -30,6 +30,8 @@ type result struct {
 	err error
 	// call is nil when the driver was not called.
 	call *call
+	// secretVersion is the resource version of the secret that the call was made with; empty without one.
+	secretVersion string
 }
 
 // apply carries out the plan of cr, in this order: the source is protected, the secret is read, the claim is
@@ -40,7 +42,7 @@ func (c *Controller) apply(ctx context.Context, cr *create) result {
 	if err := c.protectSource(ctx, plan, cr.proto.unanswered); err != nil {
 		return result{err: err}
 	}
-	secrets, err := c.provisionerSecret(ctx, plan, cr.proto.unanswered)
+	secret, err := c.provisionerSecret(ctx, plan, cr.proto.unanswered)
 	if err != nil {
 		return result{err: err}
 	}
@@ -53,7 +55,11 @@ func (c *Controller) apply(ctx context.Context, cr *create) result {
 	cr.calling = true
 	c.creates.put(*cr)
 	c.markers.begin(ctx, cr.claim, value)
-	return c.call(ctx, plan, secrets, value)
+	res := c.call(c.cfg.WithMigrated(ctx, plan.Translated), plan, values(secret), value)
+	if secret != nil {
+		res.secretVersion = secret.ResourceVersion
+	}
+	return res
 }
 
 // call calls the driver and makes a PersistentVolume of its answer.
@@ -167,25 +173,29 @@ func (c *Controller) cleanUp(ctx context.Context, claim *corev1.PersistentVolume
 	return err
 }
 
-// provisionerSecret reads the values for the call, nil when there are none. When the claim is going and a create
+// provisionerSecret reads the secret for the call, nil when there is none. When the claim is going and a create
 // is outstanding, a secret that is gone must not keep it for ever: then the call is made without.
-func (c *Controller) provisionerSecret(ctx context.Context, plan *Plan, outstanding bool) (map[string]string, error) {
+func (c *Controller) provisionerSecret(ctx context.Context, plan *Plan, outstanding bool) (*corev1.Secret, error) {
 	ref := plan.Secrets.Provisioner
 	if ref == nil {
-		return nil, nil //nolint:nilnil // no secret, no values
+		return nil, nil //nolint:nilnil // none
 	}
 	secret, err := cluster.GetSecret(ctx, c.cfg.Client, ref.Namespace, ref.Name)
 	if err != nil {
 		if outstanding && apierrors.IsNotFound(err) && c.isGoing(plan.Claim.UID) {
 			klog.FromContext(ctx).Info("Secret is gone while the claim is being deleted, going on without", "secret", klog.KRef(ref.Namespace, ref.Name))
-			return nil, nil //nolint:nilnil // no secret, no values
+			return nil, nil //nolint:nilnil // none any more
 		}
 		return nil, fmt.Errorf("read provisioner secret %s in namespace %s: %w", ref.Name, ref.Namespace, err)
 	}
-	return values(secret), nil
+	return secret, nil
 }
 
+// values returns what the driver gets of a secret; nil for none.
 func values(secret *corev1.Secret) map[string]string {
+	if secret == nil {
+		return nil
+	}
 	values := make(map[string]string, len(secret.Data))
 	for key, value := range secret.Data {
 		values[key] = string(value)

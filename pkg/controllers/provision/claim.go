@@ -2,7 +2,6 @@ package provision
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -139,13 +138,13 @@ func (c *Controller) conclude(ctx context.Context, cr create, plan *Plan, res re
 			c.creates.put(cr)
 			return loop.Again()
 		}
-		return c.ended(ctx, cr, plan, res.err)
+		return c.ended(ctx, cr, plan, res)
 	}
 	c.cfg.Observer.CreateFailed(volume.ClassName(cr.claim))
 	next, ended := cr.proto.after(*res.call, c.cfg.Timeout)
 	cr.proto = next
 	if ended {
-		return c.ended(ctx, cr, plan, res.err)
+		return c.ended(ctx, cr, plan, res)
 	}
 	cr.lastFinal = res.call.outcome == outcome.Failed || res.call.outcome == outcome.Reschedule
 	c.creates.put(cr)
@@ -161,13 +160,13 @@ func (c *Controller) conclude(ctx context.Context, cr create, plan *Plan, res re
 }
 
 // ended is what follows a failure after which nothing runs in the driver.
-func (c *Controller) ended(ctx context.Context, cr create, plan *Plan, err error) loop.Verdict {
-	claim := cr.claim
+func (c *Controller) ended(ctx context.Context, cr create, plan *Plan, res result) loop.Verdict {
+	claim, err := cr.claim, res.err
 	c.markers.end(ctx, claim.UID)
 	c.creates.drop(claim.UID)
 	if outcome.Slow(err) {
 		c.tell(claim, eventInfeasible(err))
-		if s := c.newSlow(ctx, claim, plan); s != nil {
+		if s := c.newSlow(claim, plan, res.secretVersion); s != nil {
 			c.creates.put(create{claim: claim, slow: s})
 			c.claims.AddAfter(claim.UID, time.Until(s.until))
 		}
@@ -260,8 +259,4 @@ func (c *Controller) markerOf(plan *Plan) marker {
 		m.Segment = preferred[0].GetSegments()
 	}
 	return m
-}
-
-func (p *Plan) String() string {
-	return fmt.Sprintf("%s for claim %s/%s", p.Request.GetName(), p.Claim.Namespace, p.Claim.Name)
 }

@@ -57,7 +57,7 @@ func (c *Controller) callDelete(ctx context.Context, pv *corev1.PersistentVolume
 	for _, attachment := range c.cfg.Cache.AttachmentsOf(pv.Name) {
 		return &inUse{pv: pv.Name, node: attachment.Spec.NodeName}
 	}
-	return c.cfg.Driver.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: asCSI.Spec.CSI.VolumeHandle, Secrets: secrets})
+	return c.cfg.Driver.DeleteVolume(c.cfg.WithMigrated(ctx, asCSI != pv), &csi.DeleteVolumeRequest{VolumeId: asCSI.Spec.CSI.VolumeHandle, Secrets: secrets})
 }
 
 // deletionSecret reads the values for DeleteVolume, nil when there are none. A secret that is gone, or that we

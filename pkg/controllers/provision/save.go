@@ -128,11 +128,11 @@ func (c *Controller) abandon(ctx context.Context, cr create) error {
 	if cr.unsaved.Spec.CSI == nil || cr.plan == nil {
 		return fmt.Errorf("PersistentVolume %s has no CSI source to delete by", cr.unsaved.Name)
 	}
-	secrets, err := c.provisionerSecret(ctx, cr.plan, true)
+	secret, err := c.provisionerSecret(ctx, cr.plan, true)
 	if err != nil {
 		return err
 	}
-	err = c.cfg.Driver.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: cr.unsaved.Spec.CSI.VolumeHandle, Secrets: secrets})
+	err = c.cfg.Driver.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: cr.unsaved.Spec.CSI.VolumeHandle, Secrets: values(secret)})
 	if err != nil {
 		return err
 	}

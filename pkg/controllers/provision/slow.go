@@ -15,7 +15,7 @@ import (
 // newSlow remembers what a request was made from that the driver called invalid: it is not repeated for
 // --retry-interval-max, unless something of that changes. It returns nil when the class is gone: then the
 // ordinary back-off has to do.
-func (c *Controller) newSlow(ctx context.Context, claim *corev1.PersistentVolumeClaim, plan *Plan) *slow {
+func (c *Controller) newSlow(claim *corev1.PersistentVolumeClaim, plan *Plan, secretVersion string) *slow {
 	class := c.cfg.Cache.Class(volume.ClassName(claim))
 	if class == nil {
 		return nil
@@ -30,8 +30,7 @@ func (c *Controller) newSlow(ctx context.Context, claim *corev1.PersistentVolume
 		s.vacName, s.vac = plan.VAC.Name, plan.VAC.ResourceVersion
 	}
 	if plan != nil && plan.Secrets.Provisioner != nil {
-		s.secretRef = plan.Secrets.Provisioner
-		s.secret = c.secretVersion(ctx, s)
+		s.secretRef, s.secret = plan.Secrets.Provisioner, secretVersion
 	}
 	return s
 }
