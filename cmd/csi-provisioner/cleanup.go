@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/controllers/nodecleanup"
+	"github.com/csi-sidecars/external-provisioner/pkg/process"
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+)
+
+// The lease of the clean-up is slow: the instances of all nodes watch it, and nobody is in a hurry.
+const (
+	cleanupLease = time.Minute
+	cleanupRenew = 45 * time.Second
+	cleanupRetry = 15 * time.Second
+	// cleanupDrain is for the write at hand.
+	cleanupDrain = 10 * time.Second
+)
+
+// cleanUpNodes adds the clean-up after nodes to what runs in the background, when it is wanted: of the instances of
+// all nodes the one that holds a lease of its own does it.
+func (r *rooms) cleanUpNodes(driverName, inTree string) error {
+	if !r.cfg.Node.Cleanup {
+		return nil
+	}
+	controller, err := nodecleanup.New(nodecleanup.Config{
+		Cache: r.informers, Client: r.api.clients.Core, Recorder: r.events.Recorder(wellknown.EventComponent),
+		Driver: driverName, InTree: inTree,
+	})
+	if err != nil {
+		return err
+	}
+	e := r.cfg.Election
+	lock := process.LeaseName(driverName) + "-cleanup"
+	lease := process.LeaderConfig{
+		Leases: r.api.clients.Lease.CoordinationV1(), Lock: lock, Namespace: e.Namespace, Identity: e.Identity,
+		LeaseDuration: cleanupLease, RenewDeadline: cleanupRenew, RetryPeriod: cleanupRetry, DrainTimeout: cleanupDrain,
+		Events: r.events.QuietRecorder(process.EventComponent(lock, e.Identity)),
+	}
+	if _, err := process.NewLeader(lease); err != nil {
+		return err
+	}
+	r.background = append(r.background, forever("node cleanup", func(ctx context.Context) {
+		if r.informers.WaitForSync(ctx) != nil {
+			return // the main line says so
+		}
+		takeTurns(ctx, lease, controller.Run)
+	}))
+	return nil
+}
+
+// takeTurns does work whenever this process holds the lease, until ctx ends. To lose it costs nothing: the next
+// holder goes on, and this process contends again.
+func takeTurns(ctx context.Context, lease process.LeaderConfig, work func(stop, work context.Context) error) {
+	for ctx.Err() == nil {
+		leader, err := process.NewLeader(lease)
+		if err == nil {
+			err = leader.Run(ctx, work)
+		}
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		klog.FromContext(ctx).Error(err, "The clean-up after nodes has stopped here, contending again", "after", lease.RetryPeriod)
+		select {
+		case <-ctx.Done():
+		case <-time.After(lease.RetryPeriod):
+		}
+	}
+}

@@ -1,0 +1,221 @@
+package nodecleanup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+)
+
+// pass is one round.
+type pass struct {
+	c   *Controller
+	now time.Time
+	// first is the look that suspects are judged by, second the one that must confirm it before a write.
+	first, second *look
+	writes        int
+}
+
+// round looks at everything that hangs on a node, and ends what has been hopeless for long enough. When nodes cannot
+// be read it ends, and what it has not seen begins anew: nothing is given up without an answer.
+func (c *Controller) round(stop, work context.Context) {
+	p := &pass{c: c, now: time.Now(), first: c.look(), second: c.look()}
+	defer c.findings.end()
+	defer c.suspects.end()
+	claims, pvs := c.hanging()
+	for _, claim := range claims {
+		if stop.Err() != nil {
+			return
+		}
+		if err := p.claim(work, claim); err != nil {
+			sayBlind(work, err)
+			return
+		}
+	}
+	for _, pv := range pvs {
+		if stop.Err() != nil {
+			return
+		}
+		if err := p.pv(work, pv); err != nil {
+			sayBlind(work, err)
+			return
+		}
+	}
+}
+
+func sayBlind(ctx context.Context, err error) {
+	advice := "none: tried again at the next round"
+	if apierrors.IsForbidden(err) {
+		advice = "grant the service account the verbs get and list on nodes, and get on csinodes.storage.k8s.io"
+	}
+	klog.FromContext(ctx).Error(err, "Cannot look at nodes, cleaning up nothing", "advice", advice)
+}
+
+// hanging returns what hangs on a node, sorted by name.
+func (c *Controller) hanging() ([]*corev1.PersistentVolumeClaim, []*corev1.PersistentVolume) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	claims := make([]*corev1.PersistentVolumeClaim, 0, len(c.claims))
+	for _, claim := range c.claims {
+		claims = append(claims, claim)
+	}
+	pvs := make([]*corev1.PersistentVolume, 0, len(c.pvs))
+	for _, pv := range c.pvs {
+		pvs = append(pvs, pv)
+	}
+	slices.SortFunc(claims, func(a, b *corev1.PersistentVolumeClaim) int {
+		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+	})
+	slices.SortFunc(pvs, func(a, b *corev1.PersistentVolume) int { return strings.Compare(a.Name, b.Name) })
+	return claims, pvs
+}
+
+// claim looks at one claim. The error says that nodes cannot be read.
+func (p *pass) claim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	b := bondsOf(claim, p.c.names)
+	s := suspect{uid: claim.UID, bonds: b}
+	if p.c.suspects.note(s, p.now) == 0 {
+		return nil // most claims are served until the next round
+	}
+	states, err := p.first.at(ctx, b.nodes())
+	if err != nil {
+		return err
+	}
+	r := remedyFor(b, states)
+	if r == (remedy{}) {
+		return nil
+	}
+	grace := p.c.cfg.ClaimGrace
+	if r.endMarker {
+		grace = p.c.cfg.VolumeGrace
+	}
+	if p.c.findings.note(finding{suspect: s, remedy: r}, p.now) < grace || p.writes >= maxPerRound {
+		return nil
+	}
+	if states, err = p.second.at(ctx, b.nodes()); err != nil {
+		return err
+	}
+	if remedyFor(b, states) == r {
+		p.writes++
+		p.c.mend(klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "PVC", klog.KObj(claim))), claim, s.bonds, r)
+	}
+	return nil
+}
+
+// mend applies a remedy, if the claim is still as it was judged.
+func (c *Controller) mend(ctx context.Context, claim *corev1.PersistentVolumeClaim, b bonds, r remedy) {
+	logger := klog.FromContext(ctx)
+	name := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
+	changed := false
+	_, err := cluster.UpdateClaim(ctx, c.cfg.Client, name, claim.UID, func(live *corev1.PersistentVolumeClaim) bool {
+		changed = bondsOf(live, c.names) == b
+		if changed && r.unselect {
+			delete(live.Annotations, wellknown.AnnSelectedNode)
+		}
+		if changed && r.endMarker {
+			delete(live.Annotations, wellknown.AnnProvisioningInProgress)
+			live.Finalizers, _ = cluster.RemoveFinalizer(live.Finalizers, wellknown.FinalizerProvisioningInProgress)
+		}
+		return changed
+	})
+	switch {
+	case errors.Is(err, cluster.ErrGone) || err == nil && !changed:
+		return
+	case err != nil:
+		logger.Error(err, "Cannot clean up the claim, trying again", "selectedNode", b.selected, "markedNode", b.marked)
+		return
+	}
+	logger.V(2).Info("Cleaned up the claim", "selectedNode", b.selected, "markedNode", b.marked, "unselected", r.unselect, "unmarked", r.endMarker)
+	if r.endMarker {
+		c.cfg.Recorder.Eventf(claim, corev1.EventTypeWarning, reasonNodeGone,
+			"Node %q is gone: the volume that driver %s may have been making there for claim UID %s is given up, its data on that node are not deleted", b.marked, c.cfg.Driver, claim.UID)
+	}
+	if r.unselect {
+		reason, why := reasonNodeGone, "is gone"
+		if r.why == driverless {
+			reason, why = reasonNoDriver, "does not run driver "+c.cfg.Driver
+		}
+		c.cfg.Recorder.Eventf(claim, corev1.EventTypeWarning, reason, "Node %q, selected for this claim, %s: asking for another node", b.selected, why)
+	}
+}
+
+// The reasons of events.
+const (
+	reasonNodeGone = "NodeGone"
+	reasonNoDriver = "NodeWithoutDriver"
+)
+
+// pv looks at one PersistentVolume. The error says that nodes cannot be read.
+func (p *pass) pv(ctx context.Context, pv *corev1.PersistentVolume) error {
+	s := suspect{uid: pv.UID}
+	if p.c.suspects.note(s, p.now) == 0 {
+		return nil // most are deleted by their node until the next round
+	}
+	questions, err := questionsFor(pv, p.c.cfg.Driver)
+	if err != nil {
+		klog.FromContext(ctx).V(4).Info("Cannot tell the nodes of the volume", "PV", klog.KObj(pv), "reason", err.Error())
+		return nil
+	}
+	if none, err := p.first.none(ctx, questions); err != nil || !none {
+		return err
+	}
+	if p.c.findings.note(finding{suspect: s}, p.now) < p.c.cfg.VolumeGrace || p.writes >= maxPerRound {
+		return nil
+	}
+	if none, err := p.second.none(ctx, questions); err != nil || !none {
+		return err
+	}
+	p.writes++
+	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "PV", klog.KObj(pv)))
+	if err := p.c.abandon(ctx, pv); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot remove the PersistentVolume of nodes that are gone, trying again")
+	}
+	return nil
+}
+
+// abandon removes a PersistentVolume without deleting its volume.
+func (c *Controller) abandon(ctx context.Context, pv *corev1.PersistentVolume) error {
+	volumes := c.cfg.Client.CoreV1().PersistentVolumes()
+	live, err := volumes.Get(ctx, pv.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("read PersistentVolume: %w", err)
+	case live.UID != pv.UID || !stranded(live, c.names) || len(c.cfg.Cache.AttachmentsOf(pv.Name)) > 0:
+		return nil
+	}
+	if live.DeletionTimestamp == nil {
+		// Whoever changes it in this moment, its policy for one, wins.
+		err := volumes.Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &live.UID, ResourceVersion: &live.ResourceVersion}})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete PersistentVolume: %w", err)
+		}
+	}
+	c.cfg.Recorder.Eventf(pv, corev1.EventTypeWarning, reasonNodeGone,
+		"The nodes that the volume of driver %s is accessible from are gone: the PersistentVolume is removed, the data of volume %q are not deleted", c.cfg.Driver, handleOf(pv))
+	if err := cluster.PatchPVFinalizer(ctx, c.cfg.Client, cluster.FinalizerPatch{PV: pv.Name, UID: pv.UID, Finalizer: wellknown.FinalizerPV, Remove: true}); err != nil {
+		return err
+	}
+	klog.FromContext(ctx).V(2).Info("Removed the PersistentVolume of nodes that are gone", "volume", handleOf(pv))
+	return nil
+}
+
+// handleOf returns the volume's handle, "" for a volume of the in-tree plugin.
+func handleOf(pv *corev1.PersistentVolume) string {
+	if pv.Spec.CSI == nil {
+		return ""
+	}
+	return pv.Spec.CSI.VolumeHandle
+}

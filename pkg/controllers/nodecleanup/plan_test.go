@@ -1,0 +1,249 @@
+package nodecleanup
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+	"github.com/csi-sidecars/external-provisioner/test/fixture"
+)
+
+const (
+	testDriver = "ex.io"
+	testUID    = "uid-1"
+)
+
+var testNames = names{driver: testDriver, inTree: "kubernetes.io/ex"}
+
+func claim() *fixture.ClaimBuilder { return fixture.Claim("c").UID(testUID).For(testDriver) }
+
+// marked puts on a marker as the provision controller writes it.
+func marked(b *fixture.ClaimBuilder, uid, driver, node string) *fixture.ClaimBuilder {
+	return b.Finalizer(wellknown.FinalizerProvisioningInProgress).Annotation(wellknown.AnnProvisioningInProgress,
+		fmt.Sprintf(`{"v":1,"uid":%q,"driver":%q,"class":"k","node":%q,"segment":{"host":"h"}}`, uid, driver, node))
+}
+
+func TestBonds(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		claim *fixture.ClaimBuilder
+		want  bonds
+	}{
+		"a claim that nobody has placed hangs on nothing":       {claim(), bonds{}},
+		"a placed claim hangs on its node":                      {claim().SelectedNode("n"), bonds{selected: "n"}},
+		"a bound claim does not any more":                       {claim().SelectedNode("n").Bound("pv"), bonds{}},
+		"nor does one that goes away":                           {claim().SelectedNode("n").Terminating(), bonds{}},
+		"nor that of another driver":                            {fixture.Claim("c").For("other").SelectedNode("n"), bonds{}},
+		"nor one without a provisioner":                         {fixture.Claim("c").SelectedNode("n"), bonds{}},
+		"a migrated claim is ours":                              {fixture.Claim("c").For("kubernetes.io/ex").Annotation(wellknown.AnnMigratedTo, testDriver).SelectedNode("n"), bonds{selected: "n"}},
+		"an in-tree claim that is not migrated is not":          {fixture.Claim("c").For("kubernetes.io/ex").SelectedNode("n"), bonds{}},
+		"a marked claim hangs on both nodes":                    {marked(claim().SelectedNode("n"), testUID, testDriver, "m"), bonds{selected: "n", marked: "m"}},
+		"a marker keeps a claim that goes away":                 {marked(claim().SelectedNode("n").Terminating(), testUID, testDriver, "m"), bonds{marked: "m"}},
+		"a marker keeps a bound claim":                          {marked(claim().Bound("pv"), testUID, testDriver, "m"), bonds{marked: "m"}},
+		"a marker counts though the provisioner was taken off":  {marked(fixture.Claim("c").UID(testUID), testUID, testDriver, "m"), bonds{marked: "m"}},
+		"the marker of another driver keeps us off":             {marked(claim().SelectedNode("n"), testUID, "other", "m"), bonds{}},
+		"a marker about another claim keeps us off":             {marked(claim().SelectedNode("n"), "uid-2", testDriver, "m"), bonds{}},
+		"a marker of central mode keeps us off":                 {marked(claim().SelectedNode("n"), testUID, testDriver, ""), bonds{}},
+		"a marker that nobody can read keeps us off":            {claim().SelectedNode("n").Annotation(wellknown.AnnProvisioningInProgress, "{"), bonds{}},
+		"the finalizer without the annotation keeps us off":     {claim().SelectedNode("n").Finalizer(wellknown.FinalizerProvisioningInProgress), bonds{}},
+		"the alpha annotation is not ours to take off":          {claim().Annotation(wellknown.AnnAlphaSelectedNode, "n"), bonds{}},
+		"a source that is protected for cloning is not a bond":  {claim().Finalizer(wellknown.FinalizerCloneSource), bonds{}},
+		"a later version of the marker is read all the same":    {claim().Annotation(wellknown.AnnProvisioningInProgress, `{"v":9,"uid":"uid-1","driver":"ex.io","node":"m","more":[1]}`), bonds{marked: "m"}},
+		"an annotation that is no object is not read as a node": {claim().SelectedNode("n").Annotation(wellknown.AnnProvisioningInProgress, `"m"`), bonds{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := bondsOf(tc.claim.Obj(), testNames); got != tc.want {
+				t.Errorf("bonds %+v, want %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestNodesOfBonds(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		b    bonds
+		want string
+	}{
+		"none":     {bonds{}, ""},
+		"selected": {bonds{selected: "n"}, "n"},
+		"both":     {bonds{selected: "n", marked: "m"}, "m n"},
+		"the same": {bonds{selected: "n", marked: "n"}, "n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := strings.Join(tc.b.nodes(), " "); got != tc.want {
+				t.Errorf("nodes %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestRemedy(t *testing.T) {
+	t.Parallel()
+	states := map[string]nodeState{"up": serving, "other": serving, "bare": driverless, "lost": gone, "lost-too": gone}
+	for name, tc := range map[string]struct {
+		b    bonds
+		want remedy
+	}{
+		"a node that serves is waited for":                         {bonds{selected: "up"}, remedy{}},
+		"a node without the driver is given up":                    {bonds{selected: "bare"}, remedy{unselect: true, why: driverless}},
+		"a node that is gone is given up":                          {bonds{selected: "lost"}, remedy{unselect: true, why: gone}},
+		"a node that nobody has asked about is waited for":         {bonds{selected: "unknown"}, remedy{}},
+		"a marker of a node that exists keeps everything":          {bonds{selected: "lost", marked: "up"}, remedy{}},
+		"also when the driver is not registered there any more":    {bonds{selected: "lost", marked: "bare"}, remedy{}},
+		"and when it is the selected node":                         {bonds{selected: "bare", marked: "bare"}, remedy{}},
+		"a marker of a node that nobody has asked about, too":      {bonds{selected: "lost", marked: "unknown"}, remedy{}},
+		"a marker of a node that is gone ends":                     {bonds{marked: "lost"}, remedy{endMarker: true}},
+		"with it goes the selected node":                           {bonds{selected: "lost", marked: "lost"}, remedy{endMarker: true, unselect: true, why: gone}},
+		"or stays, when that one serves":                           {bonds{selected: "up", marked: "lost"}, remedy{endMarker: true}},
+		"or goes because it has no driver":                         {bonds{selected: "bare", marked: "lost"}, remedy{endMarker: true, unselect: true, why: driverless}},
+		"two nodes that are gone":                                  {bonds{selected: "lost-too", marked: "lost"}, remedy{endMarker: true, unselect: true, why: gone}},
+		"a claim that hangs on nothing needs nothing":              {bonds{}, remedy{}},
+		"a selected node is not mixed up with the marker's":        {bonds{selected: "lost", marked: "other"}, remedy{}},
+		"the state of no node at all is not taken for one missing": {bonds{selected: "", marked: "lost"}, remedy{endMarker: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := remedyFor(tc.b, states); got != tc.want {
+				t.Errorf("remedy %+v, want %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+func affinity(terms ...corev1.NodeSelectorTerm) *corev1.VolumeNodeAffinity {
+	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: terms}}
+}
+
+func in(pairs ...string) corev1.NodeSelectorTerm {
+	var term corev1.NodeSelectorTerm
+	for i := 0; i < len(pairs); i += 2 {
+		term.MatchExpressions = append(term.MatchExpressions, corev1.NodeSelectorRequirement{
+			Key: pairs[i], Operator: corev1.NodeSelectorOpIn, Values: []string{pairs[i+1]},
+		})
+	}
+	return term
+}
+
+func released() *fixture.PVBuilder {
+	return fixture.PV("pv").ProvisionedBy(testDriver).Phase(corev1.VolumeReleased)
+}
+
+func TestStranded(t *testing.T) {
+	t.Parallel()
+	here := affinity(in("host", "h"))
+	for name, tc := range map[string]struct {
+		pv       *fixture.PVBuilder
+		affinity *corev1.VolumeNodeAffinity
+		want     bool
+	}{
+		"a released volume of a node":           {released(), here, true},
+		"one that is being deleted":             {released().Terminating(), here, true},
+		"one that is accessible from anywhere":  {released(), nil, false},
+		"one whose affinity requires nothing":   {released(), &corev1.VolumeNodeAffinity{}, false},
+		"one whose affinity has no terms":       {released(), affinity(), false},
+		"one that is bound":                     {released().Phase(corev1.VolumeBound), here, false},
+		"one that is bound and being deleted":   {released().Phase(corev1.VolumeBound).Terminating(), here, false},
+		"one that is to be kept":                {released().Policy(corev1.PersistentVolumeReclaimRetain), here, false},
+		"one of another driver":                 {fixture.PV("pv").ProvisionedBy("other").Phase(corev1.VolumeReleased), here, false},
+		"one that an administrator made":        {fixture.PV("pv").Driver(testDriver).Phase(corev1.VolumeReleased), here, true},
+		"one that goes without our finalizer":   {fixture.PV("pv").Driver(testDriver).Phase(corev1.VolumeReleased).Terminating(), here, false},
+		"one that is failed and being deleted":  {released().Phase(corev1.VolumeFailed).Terminating(), here, true},
+		"one that is failed and nobody deletes": {released().Phase(corev1.VolumeFailed), here, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pv := tc.pv.Obj()
+			pv.Spec.NodeAffinity = tc.affinity
+			if got := stranded(pv, testNames); got != tc.want {
+				t.Errorf("stranded %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestQuestions(t *testing.T) {
+	t.Parallel()
+	operator := func(o corev1.NodeSelectorOperator, values ...string) corev1.NodeSelectorTerm {
+		return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "k", Operator: o, Values: values}}}
+	}
+	named := func(key string, o corev1.NodeSelectorOperator, values ...string) corev1.NodeSelectorTerm {
+		return corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{{Key: key, Operator: o, Values: values}}}
+	}
+	for name, tc := range map[string]struct {
+		terms    []corev1.NodeSelectorTerm
+		identity string
+		want     []question
+		wantErr  string
+	}{
+		"one segment":               {terms: []corev1.NodeSelectorTerm{in("zone", "z", "host", "h")}, want: []question{{labels: "host in (h),zone in (z)"}}},
+		"two, sorted":               {terms: []corev1.NodeSelectorTerm{in("host", "h2"), in("host", "h1")}, want: []question{{labels: "host in (h1)"}, {labels: "host in (h2)"}}},
+		"the same twice":            {terms: []corev1.NodeSelectorTerm{in("host", "h"), in("host", "h")}, want: []question{{labels: "host in (h)"}}},
+		"every operator":            {terms: []corev1.NodeSelectorTerm{operator("NotIn", "a", "b"), operator("Exists"), operator("DoesNotExist"), operator("Gt", "1"), operator("Lt", "2")}, want: []question{{labels: "!k"}, {labels: "k"}, {labels: "k notin (a,b)"}, {labels: "k<2"}, {labels: "k>1"}}},
+		"a node by name":            {terms: []corev1.NodeSelectorTerm{named("metadata.name", "In", "n")}, want: []question{{fields: "metadata.name=n"}}},
+		"and the node that made it": {terms: []corev1.NodeSelectorTerm{in("host", "h")}, identity: "17-42-ex.io-n-1", want: []question{{fields: "metadata.name=n-1"}, {labels: "host in (h)"}}},
+		"made in central mode":      {terms: []corev1.NodeSelectorTerm{in("host", "h")}, identity: "17-42-ex.io", want: []question{{labels: "host in (h)"}}},
+		"made by who knows":         {terms: []corev1.NodeSelectorTerm{in("host", "h")}, identity: "something", want: []question{{labels: "host in (h)"}}},
+		"made by another driver":    {terms: []corev1.NodeSelectorTerm{in("host", "h")}, identity: "17-42-other-n", want: []question{{labels: "host in (h)"}}},
+		"several names":             {terms: []corev1.NodeSelectorTerm{named("metadata.name", "In", "a", "b")}, wantErr: "2 values"},
+		"not this name":             {terms: []corev1.NodeSelectorTerm{named("metadata.name", "NotIn", "a")}, wantErr: "NotIn"},
+		"another field":             {terms: []corev1.NodeSelectorTerm{named("spec.x", "In", "a")}, wantErr: "spec.x"},
+		"an empty term":             {terms: []corev1.NodeSelectorTerm{in("host", "h"), {}}, wantErr: "term 1 of the node affinity"},
+		"an unknown operator":       {terms: []corev1.NodeSelectorTerm{operator("Like", "a")}, wantErr: "Like"},
+		"a value that is no label":  {terms: []corev1.NodeSelectorTerm{in("host", "not a label")}, wantErr: "not a label"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pv := released().Obj()
+			pv.Spec.NodeAffinity = affinity(tc.terms...)
+			pv.Spec.CSI.VolumeAttributes = map[string]string{wellknown.AttributeIdentity: tc.identity}
+			got, err := questionsFor(pv, testDriver)
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Fatalf("error %v, want one about %q", err, tc.wantErr)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(question{})); diff != "" {
+				t.Errorf("questions (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Only what is seen round after round grows old.
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	var m memory[string]
+	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	for i, tc := range []struct {
+		see  string
+		want map[string]time.Duration
+	}{
+		{"a b", map[string]time.Duration{"a": 0, "b": 0}},
+		{"a b", map[string]time.Duration{"a": time.Second, "b": time.Second}},
+		{"b", map[string]time.Duration{"b": 2 * time.Second}},
+		{"a b", map[string]time.Duration{"a": 0, "b": 3 * time.Second}},
+		{"", map[string]time.Duration{}},
+		{"a b", map[string]time.Duration{"a": 0, "b": 0}},
+	} {
+		got := map[string]time.Duration{}
+		for what := range strings.FieldsSeq(tc.see) {
+			got[what] = m.note(what, start.Add(time.Duration(i)*time.Second))
+		}
+		m.end()
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("round %d (-want +got):\n%s", i, diff)
+		}
+	}
+}
