@@ -176,6 +176,9 @@ func assemble(ctx context.Context, cfg Config, api *api, d *driver.Driver, regis
 	if r.provision, err = provision.New(p); err != nil {
 		return nil, err
 	}
+	if err := r.cleanUpNodes(identity.Name, inTree); err != nil {
+		return nil, err
+	}
 	return r, r.protect(identity.Name, capabilities)
 }
 
