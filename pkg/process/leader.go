@@ -207,16 +207,15 @@ func (l *Leader) lead(ctx context.Context, e *election, work func(stop, work con
 	for {
 		select {
 		case err := <-result:
-			if t.lost {
-				return errors.Join(ErrLeaseLost, err)
+			if t.loss != nil {
+				return errors.Join(t.loss, err)
 			}
 			l.release(ctx, e)
 			return err
 		case <-t.ended:
-			t.lost, t.ended = true, nil
-			cause := l.lossOf(e)
-			logger.Error(cause, "No new work, calls in flight may end", "within", l.grace().Round(time.Millisecond))
-			cancelStop(cause)
+			t.loss, t.ended = l.lossOf(e), nil
+			logger.Error(t.loss, "No new work, calls in flight may end", "within", l.grace().Round(time.Millisecond))
+			cancelStop(t.loss)
 			t.limit(l.grace())
 		case <-t.asked:
 			t.asked = nil
@@ -224,14 +223,10 @@ func (l *Leader) lead(ctx context.Context, e *election, work func(stop, work con
 			t.limit(l.cfg.DrainTimeout)
 		case <-t.timer:
 			if calls.Err() != nil {
-				err := fmt.Errorf("work has not returned %s after its contexts ended", abandonAfter)
-				if t.lost {
-					err = errors.Join(ErrLeaseLost, err)
-				}
 				// Still at work: the lease must run out by itself.
 				e.end()
 				<-e.done
-				return err
+				return errors.Join(t.loss, fmt.Errorf("work has not returned %s after its contexts ended", abandonAfter))
 			}
 			cancelCalls(fmt.Errorf("not finished in time after the stop: %w", context.DeadlineExceeded))
 			t.end = time.Time{}
@@ -243,8 +238,8 @@ func (l *Leader) lead(ctx context.Context, e *election, work func(stop, work con
 // term is the state of leading.
 type term struct {
 	asked, ended <-chan struct{} // a stop was asked for; the elector has ended: the lease is lost
-	lost         bool
-	end          time.Time // when timer fires; zero: never
+	loss         error           // why the lease is lost; nil while it is ours
+	end          time.Time       // when timer fires; zero: never
 	timer        <-chan time.Time
 }
 

@@ -469,8 +469,8 @@ func TestAStolenLeaseEndsTheTerm(t *testing.T) {
 		if got := a.cut.Sub(a.stopped).Round(time.Second); got != 5*time.Second {
 			t.Errorf("calls in flight had %s, want 5s", got)
 		}
-		if !strings.Contains(a.cause.Error(), "thief") {
-			t.Errorf("cause %q does not name the holder", a.cause)
+		if !strings.Contains(a.cause.Error(), "thief") || !strings.Contains(err.Error(), "thief") {
+			t.Errorf("cause %q and error %q do not both name the holder", a.cause, err)
 		}
 		if s.holder() != "thief" {
 			t.Errorf("holder %q, want the thief untouched", s.holder())
