@@ -140,6 +140,7 @@ func assemble(ctx context.Context, cfg Config, api *api, d *driver.Driver, regis
 		Cache:        informers,
 		Events:       informers,
 		Driver:       d,
+		WithMigrated: driver.WithMigrated,
 		Gate:         d.Gate,
 		Recorder:     r.events.Recorder(cluster.Component(identity.Name, cfg.Hostname)),
 		OwnRecorder:  r.events.Recorder(wellknown.EventComponent),
