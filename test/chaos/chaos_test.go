@@ -69,7 +69,7 @@ type play struct {
 	cuts   []time.Time     // when an answer may not have reached the sidecar; guarded by mu
 	mu     sync.Mutex
 
-	claims, stops, kills, driverRestarts, apiRestarts, refused atomic.Int64
+	claims, stops, kills, driverRestarts, apiRestarts, refused, stopping atomic.Int64
 }
 
 func runChaos(t *testing.T, e ending) {

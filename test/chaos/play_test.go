@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	users = 3 // of each class
+	users = 10 // of each class
 	zone  = "topology.mem.csi/zone"
 	// grace is the pod's terminationGracePeriodSeconds.
 	grace = 30 * time.Second
@@ -96,7 +96,7 @@ func (p *play) user(number int, class string) {
 			continue // The API server is away. If it has taken the claim in spite of that, the end will find it.
 		}
 		p.claims.Add(1)
-		if !p.pause(p.dice.between(0, 1500*time.Millisecond)) || p.dice.chance(0.1) {
+		if !p.pause(p.dice.between(0, 5*time.Second)) || p.dice.chance(0.1) {
 			continue // It stays until the end.
 		}
 		for claims.Delete(p.until, name, metav1.DeleteOptions{}) != nil && p.pause(300*time.Millisecond) {
@@ -164,7 +164,7 @@ func (p *play) restartAPIServer(duration time.Duration) {
 func (p *play) restartSidecar() {
 	for p.until.Err() == nil {
 		process := p.start(p.t)
-		p.pause(p.dice.between(500*time.Millisecond, 5*time.Second))
+		p.pause(p.dice.between(500*time.Millisecond, 4*time.Second))
 		p.cut()
 		if p.dice.chance(p.ending.kill) {
 			p.kills.Add(1)
@@ -172,6 +172,7 @@ func (p *play) restartSidecar() {
 			continue
 		}
 		p.stops.Add(1)
+		begin := time.Now()
 		process.Terminate()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.until), grace)
 		if code, err := process.Wait(ctx); err != nil {
@@ -181,6 +182,7 @@ func (p *play) restartSidecar() {
 			p.t.Errorf("the sidecar stopped with %d", code)
 		}
 		cancel()
+		p.stopping.Add(int64(time.Since(begin)))
 		p.cut()
 	}
 }
@@ -190,8 +192,8 @@ func (p *play) verdict() {
 	p.t.Helper()
 	p.proxy.judgeBy(nil)
 	p.Driver.ClearRules()
-	p.t.Logf("%d claims; sidecar stopped %d times and killed %d times; driver restarted %d times, API server %d times; %d requests spoilt; %d calls",
-		p.claims.Load(), p.stops.Load(), p.kills.Load(), p.driverRestarts.Load(), p.apiRestarts.Load(), p.refused.Load(), len(p.Driver.Calls()))
+	p.t.Logf("%d claims; sidecar stopped %d times (%s in all) and killed %d times; driver restarted %d times, API server %d times; %d requests spoilt; %d calls",
+		p.claims.Load(), p.stops.Load(), time.Duration(p.stopping.Load()).Round(time.Millisecond), p.kills.Load(), p.driverRestarts.Load(), p.apiRestarts.Load(), p.refused.Load(), len(p.Driver.Calls()))
 	if p.claims.Load() < 10 || p.stops.Load()+p.kills.Load() < 2 {
 		p.t.Error("too little has happened to prove anything")
 	}

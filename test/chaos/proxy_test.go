@@ -53,16 +53,18 @@ func newProxy(tb testing.TB, config *rest.Config) *proxy {
 	if err != nil {
 		tb.Fatal(err)
 	}
+	quiet := log.New(io.Discard, "", 0)
 	p := &proxy{reverse: &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(backend) },
 		Transport:     transport,
 		FlushInterval: -1,
+		ErrorLog:      quiet,
 		// An API server that is away looks like one: the connection breaks.
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}}
 	// Credentials are sent only over TLS.
 	p.server = httptest.NewUnstartedServer(p)
-	p.server.Config.ErrorLog = log.New(io.Discard, "", 0) // Broken connections are what it is for.
+	p.server.Config.ErrorLog = quiet // Broken connections are what it is for.
 	p.server.StartTLS()
 	tb.Cleanup(func() {
 		p.server.CloseClientConnections()

@@ -43,6 +43,21 @@ func TestAClaimGetsItsVolumeAndGivesItBack(t *testing.T) {
 	}
 }
 
+// A plain driver needs no more than the base rights.
+func TestTheBaseRightsAreEnoughForAPlainDriver(t *testing.T) {
+	t.Parallel()
+	w := sidecar.NewWorld(t, cluster.Shared(t), memdriver.Config{Capabilities: []memdriver.Capability{memdriver.CreateDelete}}, "base")
+	process := sidecar.Start(t, w.Options())
+	w.Claim(t, fixture.Claim("data").Class(w.Class(t, fixture.Class("c"))))
+	w.Bound(t, "data")
+	w.Event(t, "data", "ProvisioningSucceeded")
+	w.DeleteClaim(t, "data")
+	w.Empty(t)
+	if strings.Contains(process.Log(), "forbidden") {
+		t.Error("something was forbidden")
+	}
+}
+
 func TestSecretsReachTheDriverAndNeverTheLog(t *testing.T) {
 	t.Parallel()
 	w := sidecar.NewWorld(t, cluster.Shared(t), memdriver.Config{})

@@ -3,12 +3,10 @@ package sidecar
 import (
 	"bytes"
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,12 +21,12 @@ import (
 // AccountName is the service account of the shipped manifests.
 const AccountName = "csi-provisioner"
 
-// Account makes the sidecar's service account in the namespace with exactly the rights of the shipped manifests,
-// and returns a kubeconfig of it. What has no namespace gets the namespace's name at the end of its own and is
-// removed when the test ends.
-func Account(tb testing.TB, c *cluster.Cluster, namespace string) string {
+// Account makes the sidecar's service account in the namespace with exactly the rights of the shipped manifests
+// of these features ("base" for rbac-base.yaml), all of them if none is named, and returns a kubeconfig of it.
+// What has no namespace gets the namespace's name at the end of its own and is removed when the test ends.
+func Account(tb testing.TB, c *cluster.Cluster, namespace string, features ...string) string {
 	tb.Helper()
-	manifests, err := shipped()
+	manifests, err := shipped(features)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -44,30 +42,32 @@ func Account(tb testing.TB, c *cluster.Cluster, namespace string) string {
 	return file
 }
 
-//go:embed testdata/rbac.yaml
-var known []byte
-
-// shipped reads all manifests that give rights.
-func shipped() ([]byte, error) {
+// shipped reads the manifests that give the rights for these features.
+func shipped(features []string) ([]byte, error) {
 	root, err := cluster.RepoRoot()
 	if err != nil {
 		return nil, err
 	}
-	files, err := filepath.Glob(filepath.Join(root, "deploy", "kubernetes", "*rbac*.yaml"))
-	if err != nil {
-		return nil, err
+	if len(features) == 0 {
+		features = []string{"*"}
 	}
-	if len(files) == 0 {
-		return known, nil
-	}
-	slices.Sort(files)
 	var all []byte
-	for _, file := range files {
-		text, err := os.ReadFile(file)
+	for _, feature := range features {
+		pattern := filepath.Join(root, "deploy", "kubernetes", "rbac-"+feature+".yaml")
+		files, err := filepath.Glob(pattern)
 		if err != nil {
 			return nil, err
 		}
-		all = append(append(all, text...), "\n---\n"...)
+		if len(files) == 0 {
+			return nil, fmt.Errorf("no %s", pattern)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return nil, err
+			}
+			all = append(append(all, text...), "\n---\n"...)
+		}
 	}
 	return all, nil
 }

@@ -29,8 +29,8 @@ type World struct {
 	Kubeconfig string
 }
 
-// NewWorld makes a world and removes it when the test ends.
-func NewWorld(tb testing.TB, c *cluster.Cluster, cfg memdriver.Config) *World {
+// NewWorld makes a world and removes it when the test ends. The sidecar's rights are those of Account.
+func NewWorld(tb testing.TB, c *cluster.Cluster, cfg memdriver.Config, features ...string) *World {
 	tb.Helper()
 	w := &World{Cluster: c, Client: c.Client()}
 	namespace, err := w.Client.CoreV1().Namespaces().Create(tb.Context(),
@@ -46,7 +46,7 @@ func NewWorld(tb testing.TB, c *cluster.Cluster, cfg memdriver.Config) *World {
 		cfg.Name = w.Namespace + ".csi.example.com"
 	}
 	w.Driver = memdriver.Serve(tb, cfg)
-	w.Kubeconfig = Account(tb, c, w.Namespace)
+	w.Kubeconfig = Account(tb, c, w.Namespace, features...)
 	tb.Cleanup(func() {
 		if tb.Failed() {
 			tb.Logf("calls of the driver:\n%s", lines(w.Driver.Calls()))
