@@ -3,6 +3,7 @@ package chaos
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"strconv"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
+	"github.com/csi-sidecars/external-provisioner/test/sidecar"
 )
 
 const (
@@ -164,6 +166,9 @@ func (p *play) restartAPIServer(duration time.Duration) {
 func (p *play) restartSidecar() {
 	for p.until.Err() == nil {
 		process := p.start(p.t)
+		// Before its server runs the process is not there yet: a signal would meet the Go runtime alone.
+		for !p.alive(process) && p.pause(10*time.Millisecond) {
+		}
 		p.pause(p.dice.between(500*time.Millisecond, 4*time.Second))
 		p.cut()
 		if p.dice.chance(p.ending.kill) {
@@ -185,6 +190,11 @@ func (p *play) restartSidecar() {
 		p.stopping.Add(int64(time.Since(begin)))
 		p.cut()
 	}
+}
+
+func (p *play) alive(process *sidecar.Sidecar) bool {
+	status, _, err := process.Get(p.until, "/healthz")
+	return err == nil && status == http.StatusOK
 }
 
 // verdict lets everything settle without any failure and tells what was promised and not kept.
