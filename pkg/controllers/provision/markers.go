@@ -56,6 +56,7 @@ type mark struct {
 	claim           types.NamespacedName
 	value           string
 	desired, actual bool
+	written         string        // the value that the claim carries; meaningless unless actual
 	refusal         error         // why the API server will not take it; nil when it may
 	timer           *time.Timer   // nil when not armed
 	idle            chan struct{} // closed when its writer has ended; nil when there is none
@@ -155,7 +156,15 @@ func (m *markers) found(claim *corev1.PersistentVolumeClaim, value string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k := m.get(claim)
-	k.value, k.desired, k.actual = value, true, true
+	k.value, k.written, k.desired, k.actual = value, value, true, true
+}
+
+// removing reports whether the claim carries a marker of ours that is about to go.
+func (m *markers) removing(uid types.UID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k, ok := m.marks[uid]
+	return ok && k.actual && !k.desired
 }
 
 // has reports whether the claim carries a marker as far as we know.
@@ -179,6 +188,9 @@ func (m *markers) get(claim *corev1.PersistentVolumeClaim) *mark {
 	return k
 }
 
+// asDesired reports whether there is nothing to write.
+func (k *mark) asDesired() bool { return k.desired == k.actual && (!k.desired || k.value == k.written) }
+
 func (k *mark) disarm() {
 	if k.timer != nil {
 		k.timer.Stop()
@@ -191,7 +203,7 @@ func (m *markers) write(ctx context.Context, uid types.UID, k *mark) {
 	if k.idle != nil {
 		return
 	}
-	if k.desired == k.actual {
+	if k.asDesired() {
 		m.settle(uid, k)
 		return
 	}
@@ -214,7 +226,7 @@ func (m *markers) converge(ctx context.Context, uid types.UID, k *mark) {
 	for {
 		m.mu.Lock()
 		desired, value := k.desired, k.value
-		if desired == k.actual {
+		if k.asDesired() {
 			close(k.idle)
 			k.idle = nil
 			m.settle(uid, k)
@@ -233,12 +245,12 @@ func (m *markers) converge(ctx context.Context, uid types.UID, k *mark) {
 		m.mu.Lock()
 		switch {
 		case err == nil:
-			k.actual = desired
+			k.actual, k.written = desired, value
 			logger.V(2).Info("Marked claim", "PVC", klog.KRef(k.claim.Namespace, k.claim.Name), "provisioning", desired)
 		case errors.Is(err, cluster.ErrGone):
 			k.desired, k.actual = false, false
 		case desired && refuses(err):
-			k.desired, k.refusal = false, err
+			k.desired, k.value, k.refusal = k.actual, k.written, err
 			m.sayRefused(ctx, err)
 		}
 		m.mu.Unlock()
@@ -252,7 +264,7 @@ func (m *markers) converge(ctx context.Context, uid types.UID, k *mark) {
 		case <-ctx.Done():
 			m.mu.Lock()
 			k.refusal = fmt.Errorf("marker not written: %w", err)
-			k.desired = k.actual
+			k.desired, k.value = k.actual, k.written
 			m.mu.Unlock()
 		}
 	}

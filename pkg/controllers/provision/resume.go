@@ -5,6 +5,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
@@ -12,7 +15,6 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // stuckEvery is how often a user is told of a create that cannot be finished.
@@ -35,12 +37,28 @@ func (c *Controller) pickUp(ctx context.Context, claim *corev1.PersistentVolumeC
 		if m.Node != c.cfg.Node.name() && c.cfg.Node != nil {
 			return create{}, false // another node's
 		}
+		if !c.stillMarked(ctx, claim) {
+			return create{}, false // our own, of a create that has ended
+		}
 	}
 	cr := create{claim: claim, proto: protocol{unanswered: true, lastStart: time.Now()}, resumed: &m}
 	c.markers.found(claim, claim.Annotations[wellknown.AnnProvisioningInProgress])
 	c.creates.put(cr)
 	logger.V(2).Info("Taking up a create that an earlier process left", "PVC", klog.KObj(claim))
 	return cr, true
+}
+
+// stillMarked reports whether a marker that the cache shows is there to be taken up. This process takes its own off
+// when a create has ended, and the cache shows that late: then the API server is asked. No answer counts as yes.
+func (c *Controller) stillMarked(ctx context.Context, claim *corev1.PersistentVolumeClaim) bool {
+	if c.markers.removing(claim.UID) {
+		return false
+	}
+	live, err := c.cfg.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
+	if err != nil {
+		return !apierrors.IsNotFound(err)
+	}
+	return live.UID == claim.UID && hasMarkerFinalizer(live)
 }
 
 func (c *Controller) unmark(ctx context.Context, claim *corev1.PersistentVolumeClaim) {

@@ -1,0 +1,509 @@
+package provision
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/testing/protocmp"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+	"github.com/csi-sidecars/external-provisioner/test/fixture"
+)
+
+// calls compares when CreateVolume was called, in seconds.
+func (w *world) calls(want ...int) {
+	w.Helper()
+	if diff := cmp.Diff(want, w.driver.at()); diff != "" {
+		w.Errorf("CreateVolume was called at these seconds (-want +got):\n%s", diff)
+	}
+}
+
+var (
+	final     = answer{code: codes.Internal}
+	exists    = answer{code: codes.AlreadyExists}
+	noAnswer  = answer{code: codes.DeadlineExceeded}
+	madeInBad = answer{code: codes.DeadlineExceeded, made: true}
+	noStatus  = answer{plain: true}
+)
+
+// A good answer to the first call: one request, one PersistentVolume, no marker, two events.
+func TestAQuickCreate(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.claim("c")
+		w.pass(time.Second)
+		w.calls(0)
+		if w.pv("pvc-uid-of-c") == nil {
+			t.Fatal("no PersistentVolume")
+		}
+		if got := w.api.wrote("update persistentvolumeclaims"); got != 0 {
+			t.Errorf("%d writes of the claim, want none", got)
+		}
+		want := []string{
+			`Normal Provisioning External provisioner is provisioning volume for claim "default/c"`,
+			"Normal ProvisioningSucceeded Successfully provisioned volume pvc-uid-of-c",
+		}
+		if diff := cmp.Diff(want, w.events.having()); diff != "" {
+			t.Errorf("events (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestRepetitionFollowsTheAnswer(t *testing.T) {
+	t.Parallel()
+	repeat := func(a answer, n int) []answer {
+		list := make([]answer, n)
+		for i := range list {
+			list[i] = a
+		}
+		return list
+	}
+	for name, tc := range map[string]struct {
+		script    []answer
+		want      []int
+		wantMade  bool
+		unmarked  bool // the marker is gone at the end
+		wantFails int  // events ProvisioningFailed
+	}{
+		"real errors double their distance":                       {repeat(final, 4), []int{0, 1, 3, 7, 15}, true, true, 4},
+		"AlreadyExists to a first call is final":                  {repeat(exists, 1), []int{0, 1}, true, true, 1},
+		"the error after no answer does not end the create":       {[]answer{noAnswer, final}, []int{0, 1, 11}, true, true, 2},
+		"calls whose final answer shall count keep their timeout": {[]answer{noAnswer, final, final, final}, []int{0, 1, 11, 21, 31}, true, true, 4},
+		"AlreadyExists never counts":                              {append([]answer{noAnswer}, repeat(exists, 5)...), []int{0, 1, 11, 21, 31, 41, 51}, true, true, 6},
+		"an error without a gRPC status is no answer":             {[]answer{noStatus, final}, []int{0, 1, 11}, true, true, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, nil, func(w *world) {
+				w.driver.answers(tc.script...)
+				w.claim("c")
+				w.pass(5 * time.Minute)
+				w.calls(tc.want...)
+				if made := w.pv("pvc-uid-of-c") != nil; made != tc.wantMade {
+					t.Errorf("PersistentVolume there: %v, want %v", made, tc.wantMade)
+				}
+				if tc.unmarked == w.marked("c") {
+					t.Errorf("claim marked: %v", w.marked("c"))
+				}
+				if got := len(w.events.having("Warning", "ProvisioningFailed")); got != tc.wantFails {
+					t.Errorf("%d events of failure, want %d: %v", got, tc.wantFails, w.events.having())
+				}
+			})
+		})
+	}
+}
+
+// The third final error in a row, each from a call that began a timeout after the one before, ends an unanswered
+// create: the claim loses its marker, and when the claim is gone nothing is called any more.
+func TestTheThirdFinalErrorEndsAnUnansweredCreate(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.driver.answers(noAnswer, final, final, final, final)
+		claim := w.claim("c")
+		w.pass(500 * time.Millisecond)
+		w.remove(claim)
+		w.pass(20 * time.Second)
+		if !w.marked("c") {
+			t.Fatal("the claim is not marked while the create is unanswered")
+		}
+		w.pass(20 * time.Second)
+		// The call at 1s began too soon after the unanswered one to count.
+		w.calls(0, 1, 11, 21, 31)
+		if w.live("c") != nil {
+			t.Error("the claim is still there after the end")
+		}
+		w.pass(10 * time.Minute)
+		w.calls(0, 1, 11, 21, 31)
+	})
+}
+
+// "Not now" is not punished like an error: short, capped, with chance.
+func TestBusyAnswersComeBackSoon(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		script := make([]answer, 30)
+		for i := range script {
+			script[i] = answer{code: codes.Aborted}
+		}
+		w.driver.answers(script...)
+		w.claim("c")
+		w.pass(10 * time.Minute)
+		at := w.driver.createCalls()
+		if len(at) != 31 || w.pv("pvc-uid-of-c") == nil {
+			t.Fatalf("%d calls, want 31 and a PersistentVolume", len(at))
+		}
+		for i := 1; i < len(at); i++ {
+			if wait := at[i].at - at[i-1].at; wait > 10*time.Second {
+				t.Errorf("call %d came %s after the one before, want at most 10s", i, wait)
+			}
+		}
+	})
+}
+
+// While a create is unanswered, its request is sent again unchanged whatever happens to what it was made from, and
+// nothing of that ends it.
+func TestAnUnansweredCreateIsFrozen(t *testing.T) {
+	t.Parallel()
+	for name, meanwhile := range map[string]func(w *world){
+		"the class is gone":       func(w *world) { w.remove(w.api.Class("fast")) },
+		"the class has changed":   func(w *world) { w.put(fixture.Class("fast").Provisioner(driverName).Parameter("a", "b").Obj()) },
+		"the class names another": func(w *world) { w.put(fixture.Class("fast").Provisioner("other").Obj()) },
+		"the annotation is gone": func(w *world) {
+			w.change("c", func(claim *corev1.PersistentVolumeClaim) {
+				delete(claim.Annotations, wellknown.AnnStorageProvisioner)
+			})
+		},
+		"another node is selected": func(w *world) {
+			w.change("c", func(claim *corev1.PersistentVolumeClaim) { claim.Annotations[wellknown.AnnSelectedNode] = "n2" })
+		},
+		"a pre-check fails": func(w *world) { w.remove(w.api.Claim("default", "c")) },
+		"another PersistentVolume is bound": func(w *world) {
+			w.change("c", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = "another" })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, nil, func(w *world) {
+				w.driver.answers(madeInBad, final)
+				w.claim("c")
+				w.pass(500 * time.Millisecond)
+				meanwhile(w)
+				w.pass(time.Minute)
+				calls := w.driver.createCalls()
+				if len(calls) < 3 {
+					t.Fatalf("%d calls, want at least 3", len(calls))
+				}
+				for _, call := range calls[1:] {
+					if diff := cmp.Diff(calls[0].req, call.req, protocmp.Transform()); diff != "" {
+						t.Errorf("a repeated request differs (-first +later):\n%s", diff)
+					}
+				}
+				if w.pv("pvc-uid-of-c") == nil {
+					t.Error("the volume has no PersistentVolume")
+				}
+				if w.marked("c") {
+					t.Error("the claim is marked after the end")
+				}
+			})
+		})
+	}
+}
+
+// Without a marker, memory alone drives the create of a claim that is gone: OK makes the PersistentVolume, which
+// Kubernetes releases and we delete.
+func TestAClaimThatIsGoneIsFinished(t *testing.T) {
+	inWorld(t, func(cfg *Config) { cfg.MarkerDelay = -1 }, func(w *world) {
+		w.driver.answers(madeInBad, final, noAnswer)
+		claim := w.claim("c")
+		w.pass(500 * time.Millisecond)
+		w.remove(claim)
+		w.pass(time.Minute)
+		pv := w.pv("pvc-uid-of-c")
+		if pv == nil || pv.Spec.ClaimRef.UID != claim.UID {
+			t.Fatalf("PersistentVolume: %v", pv)
+		}
+		w.phase(pv.Name, corev1.VolumeReleased)
+		w.pass(time.Second)
+		if w.driver.volumeCount() != 0 || w.pv(pv.Name) != nil || len(w.driver.deleteCalls()) != 1 {
+			t.Errorf("left: %d volumes, %v; %d DeleteVolume calls", w.driver.volumeCount(), w.pv(pv.Name), len(w.driver.deleteCalls()))
+		}
+		if len(w.events.having("ProvisioningSucceeded")) != 0 {
+			t.Error("a claim that is gone was told of success")
+		}
+	})
+}
+
+// A final answer ends a create of which nothing is unanswered: a claim that is gone is dropped then.
+func TestAFailedCreateOfAGoneClaimIsDropped(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.driver.answers(answer{code: codes.ResourceExhausted, after: time.Second})
+		claim := w.claim("c")
+		w.pass(20 * time.Millisecond) // not marked yet
+		w.remove(claim)
+		w.pass(10 * time.Minute)
+		w.calls(0)
+		if w.live("c") != nil {
+			t.Error("the claim is held")
+		}
+		if n := len(w.c.creates.where(func(create) bool { return true })); n != 0 {
+			t.Errorf("%d creates are remembered", n)
+		}
+	})
+}
+
+func TestBadAnswers(t *testing.T) {
+	t.Parallel()
+	small := answer{made: true, edit: func(v *csi.Volume) { v.CapacityBytes = 1 }}
+	for name, tc := range map[string]struct {
+		first       answer
+		deletes     []answer
+		wantDeletes int
+		want        []int
+		event       string
+	}{
+		"a small volume is cleaned up, and the request is put off": {small, nil, 1, []int{0, 511}, "infeasible"},
+		"an empty id is tried again":                               {answer{made: true, edit: func(v *csi.Volume) { v.VolumeId = "" }}, nil, 0, []int{0, 1}, "volume"},
+		"a clean-up that fails is in background": {
+			small,
+			[]answer{final, final, final, final, final}, 5,
+			[]int{0, 1}, "orphaned",
+		},
+		"a clean-up has five tries": {small, []answer{final, final, final, final}, 5, []int{0, 511}, "infeasible"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, nil, func(w *world) {
+				w.driver.answers(tc.first)
+				w.driver.deletes = tc.deletes
+				w.claim("c")
+				w.pass(10 * time.Minute)
+				w.calls(tc.want...)
+				if got := len(w.driver.deleteCalls()); got != tc.wantDeletes {
+					t.Errorf("%d DeleteVolume calls, want %d", got, tc.wantDeletes)
+				}
+				if len(w.events.having("Warning ProvisioningFailed", tc.event)) != 1 {
+					t.Errorf("no event with %q: %v", tc.event, w.events.having())
+				}
+				if w.pv("pvc-uid-of-c") == nil || w.marked("c") {
+					t.Errorf("at the end: PersistentVolume %v, marked %v", w.pv("pvc-uid-of-c"), w.marked("c"))
+				}
+			})
+		})
+	}
+}
+
+// Before the clean-up of a bad answer the claim is marked: from then on the volume is known to exist.
+func TestTheClaimIsMarkedBeforeACleanUp(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.driver.answers(answer{made: true, edit: func(v *csi.Volume) { v.CapacityBytes = 1 }})
+		w.driver.deletes = []answer{{after: time.Second}}
+		w.claim("c")
+		w.pass(20 * time.Millisecond)
+		if len(w.driver.deleteCalls()) != 1 || !w.marked("c") {
+			t.Errorf("%d clean-ups, marked %v", len(w.driver.deleteCalls()), w.marked("c"))
+		}
+		w.pass(2 * time.Second)
+		if w.marked("c") {
+			t.Error("marked after a clean-up that succeeded")
+		}
+	})
+}
+
+func TestSlowRetry(t *testing.T) {
+	t.Parallel()
+	window := func(cfg *Config) { cfg.RetryMax = 30 * time.Second }
+	for name, tc := range map[string]struct {
+		edit      func(*Config)
+		meanwhile func(w *world) // at 4.5s
+		want      []int
+	}{
+		"the window is five minutes, looked at with back-off": {nil, func(*world) {}, []int{0, 511}},
+		"--retry-interval-max bounds the window":              {window, func(*world) {}, []int{0, 31}},
+		"a change of the claim ends it at once": {window, func(w *world) {
+			w.change("c", func(claim *corev1.PersistentVolumeClaim) { claim.Annotations["a"] = "b" })
+		}, []int{0, 5}},
+		"a change of the class ends it at once": {window, func(w *world) {
+			w.put(fixture.Class("fast").UID("class-1").Provisioner(driverName).Parameter("a", "b").Obj())
+		}, []int{0, 5}},
+		"a class made anew ends it at once": {window, func(w *world) {
+			w.remove(w.api.Class("fast"))
+			w.put(fixture.Class("fast").UID("class-2").Provisioner(driverName).Obj())
+		}, []int{0, 5}},
+		"a change of the secret ends it at the next look": {window, func(w *world) {
+			w.put(fixture.Secret("default", "s", map[string]string{"k": "good"}))
+		}, []int{0, 7}},
+		"a change of the VolumeAttributesClass ends it at the next look": {window, func(w *world) {
+			w.put(vac("gold", map[string]string{"iops": "2"}))
+		}, []int{0, 7}},
+		"a label on the node or anything else does not": {window, func(w *world) {
+			w.put(fixture.Class("other").Provisioner(driverName).Obj())
+		}, []int{0, 31}},
+		"the phase of the claim does not, each look makes the next one later": {window, func(w *world) {
+			w.change("c", func(claim *corev1.PersistentVolumeClaim) { claim.Status.Phase = corev1.ClaimPending })
+		}, []int{0, 53}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(cfg *Config) {
+				cfg.WantsVAC = func() bool { return true }
+				if tc.edit != nil {
+					tc.edit(cfg)
+				}
+			}, func(w *world) {
+				w.put(fixture.Class("fast").UID("class-1").Provisioner(driverName).
+					Parameter("csi.storage.k8s.io/provisioner-secret-name", "s").Parameter("csi.storage.k8s.io/provisioner-secret-namespace", "default").Obj())
+				w.put(fixture.Secret("default", "s", map[string]string{"k": "bad"}))
+				w.put(vac("gold", map[string]string{"iops": "1"}))
+				w.driver.answers(answer{code: codes.InvalidArgument})
+				w.put(fixture.Claim("c").UID("uid-of-c").Class("fast").For(driverName).AttributesClass("gold").Obj())
+				w.pass(4500 * time.Millisecond)
+				tc.meanwhile(w)
+				w.pass(15 * time.Minute)
+				w.calls(tc.want...)
+				if len(w.events.having("Warning ProvisioningFailed", "infeasible", "retries will be delayed", "rpc error: code = InvalidArgument desc = as told")) != 1 {
+					t.Errorf("events: %v", w.events.having())
+				}
+			})
+		})
+	}
+}
+
+func vac(name string, parameters map[string]string) *storagev1.VolumeAttributesClass {
+	v := &storagev1.VolumeAttributesClass{DriverName: driverName, Parameters: parameters}
+	v.Name = name
+	return v
+}
+
+// A claim that waits long is forgotten as soon as it is gone.
+func TestASlowClaimThatIsGoneIsForgotten(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.driver.answers(answer{code: codes.InvalidArgument})
+		claim := w.claim("c")
+		w.pass(2 * time.Second)
+		w.remove(claim)
+		w.pass(time.Second)
+		if n := len(w.c.creates.where(func(create) bool { return true })); n != 0 {
+			t.Errorf("%d creates are remembered", n)
+		}
+		w.pass(10 * time.Minute)
+		w.calls(0)
+	})
+}
+
+// A driver's error reaches the user as it is, and the state of the world before the call stays when there was none.
+func TestTheDriversWordsAreTheUsersWords(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.driver.answers(answer{code: codes.OutOfRange})
+		w.claim("c")
+		w.pass(100 * time.Millisecond)
+		if len(w.events.having("Warning ProvisioningFailed rpc error: code = OutOfRange desc = as told")) != 1 {
+			t.Errorf("events: %v", w.events.having())
+		}
+	})
+}
+
+// A claim whose class comes late is provisioned then, without an event before.
+func TestTheClassComesLate(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.remove(w.api.Class("fast"))
+		w.claim("c")
+		w.pass(2 * time.Second)
+		if got := w.events.having(); len(got) != 0 {
+			t.Errorf("events without a class: %v", got)
+		}
+		w.put(fixture.Class("fast").UID("class-2").Provisioner(driverName).Obj())
+		w.pass(2 * time.Second)
+		w.calls(3)
+	})
+}
+
+// What the API server does not take is kept, told once a try, and saved when it does.
+func TestSavingIsNeverGivenUp(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.api.failing(func(verb, resource, _ string) error {
+			if verb == "create" && resource == "persistentvolumes" {
+				return errors.New("no connection")
+			}
+			return nil
+		})
+		claim := w.claim("c")
+		w.pass(time.Second)
+		if !w.marked("c") {
+			t.Error("the claim of a volume without a PersistentVolume is not marked")
+		}
+		w.remove(claim)
+		w.pass(time.Hour)
+		w.calls(0) // never made again, never deleted
+		if len(w.driver.deleteCalls()) != 0 || len(w.events.having("Warning ProvisioningFailed", "cannot be saved", "no connection")) == 0 {
+			t.Errorf("%d DeleteVolume calls, events %v", len(w.driver.deleteCalls()), w.events.having())
+		}
+		w.api.failing(nil)
+		w.pass(time.Minute)
+		if w.pv("pvc-uid-of-c") == nil || w.live("c") != nil {
+			t.Errorf("PersistentVolume %v, claim %v", w.pv("pvc-uid-of-c"), w.live("c"))
+		}
+	})
+}
+
+// From "saved" until the cache shows it, the claim is not provisioned again; its events do not matter.
+func TestSavedIsNotMadeAgainBeforeTheCacheShowsIt(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.claim("c")
+		w.pass(0)
+		w.api.lag(true)
+		w.driver.answers(answer{after: 10 * time.Millisecond})
+		w.put(fixture.Claim("d").UID("uid-of-d").Class("fast").For(driverName).Obj())
+		w.c.claims.Add("uid-of-c")
+		w.pass(20 * time.Second)
+		w.api.lag(false)
+		w.pass(20 * time.Second)
+		names := map[string]int{}
+		for _, call := range w.driver.createCalls() {
+			names[call.name]++
+		}
+		if diff := cmp.Diff(map[string]int{"pvc-uid-of-c": 1, "pvc-uid-of-d": 1}, names); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// Create, delete, create: the cache shows a claim without a volume whose PersistentVolume has come and gone. The
+// API server is asked before anything is made again.
+func TestAStaleClaimMakesNoSecondVolume(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		claim := w.claim("c")
+		w.pass(0)
+		w.driver.answers(answer{after: 100 * time.Millisecond})
+		w.pass(time.Second)
+		// The claim's watch stands still; that of PersistentVolumes is played by hand.
+		w.api.lag(true)
+		w.bind("c")
+		w.remove(claim)
+		pv := w.api.PV("pvc-uid-of-c")
+		w.phase(pv.Name, corev1.VolumeReleased)
+		w.api.mu.Lock()
+		delete(w.api.objects, "persistentvolumes//"+pv.Name)
+		delete(w.api.cached, "persistentvolumes//"+pv.Name)
+		w.api.mu.Unlock()
+		w.c.onPV(pv, nil)
+		w.pass(time.Minute)
+		w.calls(0)
+		w.api.lag(false)
+		w.pass(time.Minute)
+		w.calls(0)
+	})
+}
+
+// The claim lives and its PersistentVolume was deleted before it was bound: then a new volume is wanted.
+func TestAClaimWhosePVWasDeletedGetsAnother(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.claim("c")
+		w.pass(500 * time.Millisecond)
+		w.change("c", func(claim *corev1.PersistentVolumeClaim) { claim.Annotations["a"] = "b" })
+		w.pass(500 * time.Millisecond)
+		w.calls(0)
+		pv := w.pv("pvc-uid-of-c")
+		pv.Finalizers = nil
+		w.put(pv)
+		w.remove(pv)
+		w.pass(4 * time.Second)
+		w.calls(0, 1)
+	})
+}
+
+// Events and verdicts of claims that are not for us.
+func TestNotOurClaims(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.put(fixture.Claim("foreign").UID("f").Class("fast").For("other").Obj())
+		w.put(fixture.Claim("bound").UID("b").Class("fast").For(driverName).Bound("pv").Obj())
+		w.put(fixture.Claim("filled").UID("p").Class("fast").For(driverName).From("example.com", "Recipe", "r").Obj())
+		w.pass(time.Minute)
+		w.change("filled", func(claim *corev1.PersistentVolumeClaim) { claim.Annotations["a"] = "b" })
+		w.pass(time.Minute)
+		w.calls([]int(nil)...)
+		got := w.events.having()
+		if len(got) != 1 || !strings.HasPrefix(got[0], "Normal Provisioning Assuming an external populator will provision the volume") {
+			t.Errorf("events: %v, want the one about a populator", got)
+		}
+	})
+}

@@ -1,0 +1,419 @@
+package provision
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	snapfake "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/fake"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+	"github.com/csi-sidecars/external-provisioner/test/fixture"
+)
+
+const driverName = "driver.example.com"
+
+// answer is what the driver does with one call.
+type answer struct {
+	// after is how long the call takes.
+	after time.Duration
+	// code is what is answered; OK makes the volume.
+	code codes.Code
+	// made says that the volume is made, whatever is answered.
+	made bool
+	// plain answers an error without a gRPC status.
+	plain bool
+	// edit, if not nil, changes a good answer.
+	edit func(*csi.Volume)
+}
+
+// moment is one call as the driver saw it, at a time since the world began.
+type moment struct {
+	at   time.Duration
+	name string // of CreateVolume
+	id   string // of DeleteVolume
+	req  *csi.CreateVolumeRequest
+	keys []string // of the secrets
+}
+
+// scripted is a driver that answers as it is told, and OK after that.
+type scripted struct {
+	mu      sync.Mutex
+	begin   time.Time
+	script  []answer // of CreateVolume
+	deletes []answer // of DeleteVolume
+	creates []moment
+	deleted []moment
+	volumes map[string]bool // name → exists
+	running int
+}
+
+func (d *scripted) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	next := d.next(&d.script, func(m *moment) { m.name, m.req, m.keys = req.GetName(), req, sortedKeys(req.GetSecrets()) }, &d.creates)
+	err := d.answer(ctx, next)
+	if err == nil || next.made {
+		d.mu.Lock()
+		d.volumes[req.GetName()] = true
+		d.mu.Unlock()
+	}
+	if err != nil {
+		return nil, err
+	}
+	vol := &csi.Volume{VolumeId: "id-of-" + req.GetName(), CapacityBytes: req.GetCapacityRange().GetRequiredBytes(), ContentSource: req.GetVolumeContentSource()}
+	if next.edit != nil {
+		next.edit(vol)
+	}
+	return &csi.CreateVolumeResponse{Volume: vol}, nil
+}
+
+func (d *scripted) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest) error {
+	next := d.next(&d.deletes, func(m *moment) { m.id, m.keys = req.GetVolumeId(), sortedKeys(req.GetSecrets()) }, &d.deleted)
+	err := d.answer(ctx, next)
+	if err == nil || next.made {
+		d.mu.Lock()
+		delete(d.volumes, strings.TrimPrefix(req.GetVolumeId(), "id-of-"))
+		d.mu.Unlock()
+	}
+	return err
+}
+
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func (d *scripted) next(script *[]answer, fill func(*moment), record *[]moment) answer {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := moment{at: time.Since(d.begin)}
+	fill(&m)
+	*record = append(*record, m)
+	if len(*script) == 0 {
+		return answer{}
+	}
+	next := (*script)[0]
+	*script = (*script)[1:]
+	return next
+}
+
+func (d *scripted) answer(ctx context.Context, next answer) error {
+	select {
+	case <-time.After(next.after):
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	switch {
+	case next.plain:
+		return fmt.Errorf("no status")
+	case next.code != codes.OK:
+		return status.Error(next.code, "as told")
+	}
+	return nil
+}
+
+// at returns when CreateVolume was called, in whole seconds.
+func (d *scripted) at() []int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var seconds []int
+	for _, m := range d.creates {
+		seconds = append(seconds, int(m.at.Round(time.Second)/time.Second))
+	}
+	return seconds
+}
+
+func (d *scripted) answers(script ...answer) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.script = script
+}
+
+func (d *scripted) createCalls() []moment {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.creates)
+}
+
+func (d *scripted) deleteCalls() []moment {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.deleted)
+}
+
+func (d *scripted) volumeCount() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.volumes)
+}
+
+// recorder keeps events as "<type> <reason> <text>".
+type recorder struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (r *recorder) Event(_ runtime.Object, kind, reason, text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lines = append(r.lines, kind+" "+reason+" "+text)
+}
+
+func (r *recorder) Eventf(o runtime.Object, kind, reason, format string, args ...any) {
+	r.Event(o, kind, reason, fmt.Sprintf(format, args...))
+}
+
+func (r *recorder) AnnotatedEventf(o runtime.Object, _ map[string]string, kind, reason, format string, args ...any) {
+	r.Event(o, kind, reason, fmt.Sprintf(format, args...))
+}
+
+// having returns the events that contain all the words.
+func (r *recorder) having(words ...string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var found []string
+	for _, line := range r.lines {
+		if !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(line, word) }) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// world is an API server, a driver and the process between them, in a bubble where time is ours.
+type world struct {
+	*testing.T
+	api    *apiServer
+	driver *scripted
+	events *recorder
+	cfg    Config
+	c      *Controller // the running instance
+	dead   *atomic.Bool
+	stop   func()
+	kill   context.CancelFunc
+	ended  chan error
+}
+
+// inWorld runs test in a world with one class, "fast", and a running instance.
+func inWorld(t *testing.T, edit func(*Config), test func(w *world)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{T: t, api: newAPIServer(), events: &recorder{}}
+		w.driver = &scripted{begin: time.Now(), volumes: map[string]bool{}}
+		w.cfg = Config{
+			Snapshots: snapfake.NewSimpleClientset(), Cache: w.api, Events: w.api, Driver: w.driver,
+			Recorder: w.events, OwnRecorder: w.events,
+			Settings: Settings{Driver: driverName, VolumeNamePrefix: "pvc", VolumeNameUUIDLength: -1, Capabilities: allCapabilities()},
+			Workers:  2, RetryStart: time.Second, RetryMax: 5 * time.Minute, Timeout: 10 * time.Second, MarkerDelay: 50 * time.Millisecond,
+		}
+		if edit != nil {
+			edit(&w.cfg)
+		}
+		w.put(fixture.Class("fast").UID("class-1").Provisioner(driverName).Obj())
+		w.start()
+		test(w)
+		w.end()
+	})
+}
+
+func allCapabilities() Capabilities {
+	return Capabilities{ControllerService: true, CreateDeleteVolume: true, Snapshot: true, Clone: true, Modify: true, PublishUnpublish: true, SingleNodeMultiWriter: true}
+}
+
+// start begins the life of an instance, which remembers nothing.
+func (w *world) start() {
+	w.Helper()
+	cfg, dead := w.cfg, &atomic.Bool{}
+	cfg.Client = w.api.client(dead.Load)
+	cfg.Registerer = prometheus.NewRegistry()
+	c, err := New(cfg)
+	if err != nil {
+		w.Fatal(err)
+	}
+	logging := klog.NewContext(context.Background(), ktesting.NewLogger(w, ktesting.NewConfig(ktesting.Verbosity(4))))
+	stop, stopping := context.WithCancel(logging)
+	work, killing := context.WithCancel(logging)
+	w.c, w.dead, w.stop, w.kill, w.ended = c, dead, stopping, killing, make(chan error, 1)
+	go func(ended chan<- error) { ended <- c.Run(stop, work) }(w.ended)
+	synctest.Wait() // what is there has been seen
+}
+
+// die ends the instance as SIGKILL does: from here on it reaches nobody.
+func (w *world) die() {
+	w.dead.Store(true)
+	w.api.detach()
+	w.end()
+}
+
+// end ends the instance at once.
+func (w *world) end() {
+	w.Helper()
+	w.stop()
+	w.kill()
+	if err := <-w.ended; err != nil {
+		w.Error(err)
+	}
+	w.ended <- nil // end may be called again
+	w.api.detach()
+}
+
+// term ends the instance as SIGTERM does, with so much time to drain, and returns how long it took.
+func (w *world) term(drain time.Duration) time.Duration {
+	w.Helper()
+	begin := time.Now()
+	w.stop()
+	timer := time.AfterFunc(drain, w.kill)
+	defer timer.Stop()
+	if err := <-w.ended; err != nil {
+		w.Error(err)
+	}
+	w.ended <- nil
+	w.api.detach()
+	return time.Since(begin)
+}
+
+// pass lets d pass.
+func (w *world) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func (w *world) put(object metav1.Object) {
+	w.Helper()
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	key := keyOf(object)
+	var err error
+	if w.api.objects[key] == nil {
+		_, err = w.api.create(key, clone(object))
+	} else {
+		object = clone(object)
+		object.SetResourceVersion("")
+		_, err = w.api.update(key, object)
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+func keyOf(object metav1.Object) string {
+	resource := map[string]string{
+		"*v1.PersistentVolumeClaim": "persistentvolumeclaims", "*v1.PersistentVolume": "persistentvolumes", "*v1.StorageClass": "storageclasses",
+		"*v1.Secret": "secrets", "*v1.VolumeAttributesClass": "volumeattributesclasses", "*v1.VolumeAttachment": "volumeattachments",
+	}[fmt.Sprintf("%T", object)]
+	return resource + "/" + object.GetNamespace() + "/" + object.GetName()
+}
+
+// claim creates a claim of class "fast" and returns it.
+func (w *world) claim(name string) *corev1.PersistentVolumeClaim {
+	w.Helper()
+	w.put(fixture.Claim(name).UID("uid-of-" + name).Class("fast").For(driverName).Finalizer("kubernetes.io/pvc-protection").Obj())
+	return w.live(name)
+}
+
+// live returns the claim as the API server has it, nil if it does not.
+func (w *world) live(name string) *corev1.PersistentVolumeClaim {
+	w.Helper()
+	return liveAs[*corev1.PersistentVolumeClaim](w, "persistentvolumeclaims/default/"+name)
+}
+
+func (w *world) pv(name string) *corev1.PersistentVolume {
+	w.Helper()
+	return liveAs[*corev1.PersistentVolume](w, "persistentvolumes//"+name)
+}
+
+func liveAs[T metav1.Object](w *world, key string) T {
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	var none T
+	object, err := w.api.get(key)
+	if apierrors.IsNotFound(err) {
+		return none
+	}
+	found, ok := object.(T)
+	if !ok {
+		w.Fatalf("%s is a %T", key, object)
+	}
+	return found
+}
+
+// change edits the claim as a user does.
+func (w *world) change(name string, edit func(*corev1.PersistentVolumeClaim)) {
+	w.Helper()
+	claim := w.live(name)
+	edit(claim)
+	w.put(claim)
+}
+
+// remove asks for the deletion of an object; a claim loses Kubernetes' own finalizer at once.
+func (w *world) remove(object metav1.Object) {
+	w.Helper()
+	w.api.mu.Lock()
+	err := w.api.delete(keyOf(object), nil)
+	w.api.mu.Unlock()
+	if err != nil {
+		w.Fatal(err)
+	}
+	if claim, ok := object.(*corev1.PersistentVolumeClaim); ok && w.live(claim.Name) != nil {
+		w.change(claim.Name, func(claim *corev1.PersistentVolumeClaim) {
+			claim.Finalizers = slices.DeleteFunc(claim.Finalizers, func(f string) bool { return f == "kubernetes.io/pvc-protection" })
+		})
+	}
+}
+
+// marked reports whether the claim carries finalizer and annotation.
+func (w *world) marked(name string) bool {
+	w.Helper()
+	claim := w.live(name)
+	return claim != nil && hasMarkerFinalizer(claim) && claim.Annotations[wellknown.AnnProvisioningInProgress] != ""
+}
+
+// bind does what Kubernetes does when the PersistentVolume is there.
+func (w *world) bind(name string) {
+	w.Helper()
+	pvName := "pvc-uid-of-" + name
+	w.change(name, func(claim *corev1.PersistentVolumeClaim) {
+		claim.Spec.VolumeName = pvName
+		claim.Status.Phase = corev1.ClaimBound
+	})
+	w.phase(pvName, corev1.VolumeBound)
+}
+
+func (w *world) phase(pvName string, phase corev1.PersistentVolumePhase) {
+	w.Helper()
+	pv := w.pv(pvName)
+	pv.Status.Phase = phase
+	w.put(pv)
+}
+
+// counted returns the value of a counter.
+func counted(t *testing.T, c prometheus.Collector) float64 {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(c)
+	families, err := registry.Gather()
+	if err != nil || len(families) == 0 {
+		t.Fatal(families, err)
+	}
+	return families[0].GetMetric()[0].GetCounter().GetValue()
+}
