@@ -63,7 +63,7 @@ func TestDefaultLimits(t *testing.T) {
 }
 
 // Every client says who it is and speaks the right format, and the configuration that came in stays as it is.
-func TestClientsSpeakTheRightFormat(t *testing.T) {
+func TestClientsSpeakTheRightFormat(t *testing.T) { //nolint:tparallel // the requests go to one server, one by one
 	t.Parallel()
 	heads := make(chan http.Header, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -92,7 +92,6 @@ func TestClientsSpeakTheRightFormat(t *testing.T) {
 		}, "json"},
 		"gateway": {func() error { _, err := clients.Gateway.ReferenceGrants("a").Get(ctx, "b", options); return err }, "json"},
 	} {
-		// One server, one channel: these subtests follow each other.
 		t.Run(name, func(t *testing.T) {
 			if err := tc.get(); err == nil {
 				t.Fatal("the server's refusal got lost")

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	"k8s.io/klog/v2"
 )
@@ -24,7 +23,7 @@ func logged(t *testing.T, verbosity int) (context.Context, func() string) {
 		defer mu.Unlock()
 		fmt.Fprintln(&lines, prefix, args)
 	}, funcr.Options{Verbosity: verbosity})
-	return klog.NewContext(t.Context(), logr.Logger(logger)), func() string {
+	return klog.NewContext(t.Context(), logger), func() string {
 		mu.Lock()
 		defer mu.Unlock()
 		return lines.String()

@@ -54,8 +54,24 @@ func (w *written) got() []string {
 	return append([]string(nil), w.lines...)
 }
 
-// eventTest runs test with a writer of events in a bubble of time.
-func eventTest(t *testing.T, fail func(n int) error, test func(t *testing.T, events *Events, w *written, log func() string)) {
+// bubble is a bubble of time with a writer of events in it.
+type bubble struct {
+	*testing.T
+	events *Events
+	w      *written
+	log    func() string
+}
+
+// flush waits until everything is written.
+func (b bubble) flush() {
+	b.Helper()
+	if err := b.events.Flush(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// eventTest runs test in a bubble; fail is the answer to the n-th request, nil is success for all.
+func eventTest(t *testing.T, fail func(n int) error, test func(b bubble)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		client, w := fake.NewClientset(), &written{fail: fail}
@@ -65,8 +81,13 @@ func eventTest(t *testing.T, fail func(n int) error, test func(t *testing.T, eve
 		ctx, cancel := context.WithCancel(ctx)
 		ended := make(chan error, 1)
 		go func() { ended <- events.Run(ctx) }()
-		defer func() { cancel(); <-ended }()
-		test(t, events, w, log)
+		defer func() {
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}()
+		test(bubble{t, events, w, log})
 	})
 }
 
@@ -74,24 +95,17 @@ func eventClaim(name string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}}
 }
 
-func flush(t *testing.T, events *Events) {
-	t.Helper()
-	if err := events.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestAnEventIsWrittenAndLogged(t *testing.T) {
 	t.Parallel()
-	eventTest(t, nil, func(t *testing.T, events *Events, w *written, log func() string) {
-		events.Recorder("us").Eventf(eventClaim("c"), corev1.EventTypeNormal, "Provisioning", "try %d", 1)
-		events.QuietRecorder("lease").Event(eventClaim("d"), corev1.EventTypeNormal, "LeaderElection", "100% quiet")
-		flush(t, events)
-		if got := strings.Join(w.got(), ","); got != "create try 1,create 100% quiet" && got != "create 100% quiet,create try 1" {
-			t.Errorf("written: %s", got)
+	eventTest(t, nil, func(b bubble) {
+		b.events.Recorder("us").Eventf(eventClaim("c"), corev1.EventTypeNormal, "Provisioning", "try %d", 1)
+		b.events.QuietRecorder("lease").Event(eventClaim("d"), corev1.EventTypeNormal, "LeaderElection", "100% quiet")
+		b.flush()
+		if got := strings.Join(b.w.got(), ","); got != "create try 1,create 100% quiet" && got != "create 100% quiet,create try 1" {
+			b.Errorf("written: %s", got)
 		}
-		if !strings.Contains(log(), "try 1") || strings.Contains(log(), "quiet") {
-			t.Errorf("log: %s", log())
+		if !strings.Contains(b.log(), "try 1") || strings.Contains(b.log(), "quiet") {
+			b.Errorf("log: %s", b.log())
 		}
 	})
 }
@@ -106,7 +120,9 @@ func TestTheFieldsOfAnEvent(t *testing.T) {
 		go func() { ended <- events.Run(ctx) }()
 		events.Recorder("us").AnnotatedEventf(eventClaim("c"), map[string]string{"a": "b"}, corev1.EventTypeWarning, "ProvisioningFailed", "no")
 		events.Recorder("us").Event(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}, corev1.EventTypeWarning, "VolumeFailedDelete", "no")
-		flush(t, events)
+		if err := events.Flush(ctx); err != nil {
+			t.Fatal(err)
+		}
 		list, err := client.CoreV1().Events("ns").List(ctx, metav1.ListOptions{})
 		if err != nil || len(list.Items) != 1 {
 			t.Fatalf("events of the claim: %v, %v", list, err)
@@ -122,20 +138,22 @@ func TestTheFieldsOfAnEvent(t *testing.T) {
 			t.Errorf("events of the PersistentVolume: %v, %v", list, err)
 		}
 		cancel()
-		<-ended
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	})
 }
 
 // Equal events are counted in one object, as client-go does.
 func TestEqualEventsAreCounted(t *testing.T) {
 	t.Parallel()
-	eventTest(t, nil, func(t *testing.T, events *Events, w *written, _ func() string) {
+	eventTest(t, nil, func(b bubble) {
 		for range 3 {
-			events.Recorder("us").Event(eventClaim("c"), corev1.EventTypeNormal, "r", "same")
+			b.events.Recorder("us").Event(eventClaim("c"), corev1.EventTypeNormal, "r", "same")
 		}
-		flush(t, events)
-		if got, want := strings.Join(w.got(), ","), "create same,patch,patch"; got != want {
-			t.Errorf("written %s, want %s", got, want)
+		b.flush()
+		if got, want := strings.Join(b.w.got(), ","), "create same,patch,patch"; got != want {
+			b.Errorf("written %s, want %s", got, want)
 		}
 	})
 }
@@ -143,14 +161,14 @@ func TestEqualEventsAreCounted(t *testing.T) {
 // A flood of one object is cut off after 25; other objects do not suffer.
 func TestAFloodIsCutOff(t *testing.T) {
 	t.Parallel()
-	eventTest(t, nil, func(t *testing.T, events *Events, w *written, _ func() string) {
+	eventTest(t, nil, func(b bubble) {
 		for n := range 100 {
-			events.Recorder("us").Event(eventClaim("c"), corev1.EventTypeNormal, fmt.Sprint("reason", n), "m")
+			b.events.Recorder("us").Event(eventClaim("c"), corev1.EventTypeNormal, fmt.Sprint("reason", n), "m")
 		}
-		events.Recorder("us").Event(eventClaim("d"), corev1.EventTypeNormal, "r", "other")
-		flush(t, events)
-		if got := w.got(); len(got) != 26 {
-			t.Errorf("%d requests, want 25 and one", len(got))
+		b.events.Recorder("us").Event(eventClaim("d"), corev1.EventTypeNormal, "r", "other")
+		b.flush()
+		if got := b.w.got(); len(got) != 26 {
+			b.Errorf("%d requests, want 25 and one", len(got))
 		}
 	})
 }
@@ -167,35 +185,35 @@ func TestEventsOutliveTheAPIServersAbsence(t *testing.T) {
 			return errors.New("connection refused")
 		}
 		return nil
-	}, func(t *testing.T, events *Events, w *written, _ func() string) {
+	}, func(b bubble) {
 		const objects, each = 300, 5
 		for n := range each {
 			for object := range objects {
-				events.Recorder("us").Event(eventClaim(fmt.Sprint("c", object)), corev1.EventTypeNormal, fmt.Sprint("r", n), fmt.Sprintf("%d/%d", object, n))
+				b.events.Recorder("us").Event(eventClaim(fmt.Sprint("c", object)), corev1.EventTypeNormal, fmt.Sprint("r", n), fmt.Sprintf("%d/%d", object, n))
 			}
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		ctx, cancel := context.WithTimeout(b.Context(), 10*time.Minute)
 		defer cancel()
-		if err := events.Flush(ctx); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%d events", objects*each)) {
-			t.Errorf("flush: %v, want all %d to wait", err, objects*each)
+		if err := b.events.Flush(ctx); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%d events", objects*each)) {
+			b.Errorf("flush: %v, want all %d to wait", err, objects*each)
 		}
 		mu.Lock()
 		away = false
 		mu.Unlock()
-		flush(t, events)
-		got := w.got()
+		b.flush()
+		got := b.w.got()
 		if len(got) != objects*each {
-			t.Errorf("%d events were written, want %d", len(got), objects*each)
+			b.Errorf("%d events were written, want %d", len(got), objects*each)
 		}
 		last := map[string]int{}
 		for _, line := range got {
 			var object, n int
 			if _, err := fmt.Sscanf(line, "create %d/%d", &object, &n); err != nil {
-				t.Fatal(line)
+				b.Fatal(line)
 			}
 			key := fmt.Sprint(object)
 			if n < last[key] {
-				t.Errorf("event %d of object %d came after event %d", n, object, last[key])
+				b.Errorf("event %d of object %d came after event %d", n, object, last[key])
 			}
 			last[key] = n
 		}
@@ -226,14 +244,14 @@ func TestWhichAnswersAreTriedAgain(t *testing.T) {
 					return tc.err
 				}
 				return nil
-			}, func(t *testing.T, events *Events, w *written, log func() string) {
-				events.Recorder("us").Event(eventClaim("c"), corev1.EventTypeNormal, "r", "m")
-				flush(t, events)
-				if got := len(w.got()) == 1; got != tc.want {
-					t.Errorf("written in the end: %v, want %v", got, tc.want)
+			}, func(b bubble) {
+				b.events.Recorder("us").Event(eventClaim("c"), corev1.EventTypeNormal, "r", "m")
+				b.flush()
+				if got := len(b.w.got()) == 1; got != tc.want {
+					b.Errorf("written in the end: %v, want %v", got, tc.want)
 				}
-				if got := strings.Contains(log(), "refuses event"); got != tc.wantLog {
-					t.Errorf("logged: %v, want %v: %s", got, tc.wantLog, log())
+				if got := strings.Contains(b.log(), "refuses event"); got != tc.wantLog {
+					b.Errorf("logged: %v, want %v: %s", got, tc.wantLog, b.log())
 				}
 			})
 		})
@@ -248,13 +266,13 @@ func TestAnExpiredEventIsMadeAgain(t *testing.T) {
 			return apierrors.NewNotFound(corev1.Resource("events"), "e")
 		}
 		return nil
-	}, func(t *testing.T, events *Events, w *written, _ func() string) {
+	}, func(b bubble) {
 		for range 2 {
-			events.Recorder("us").Event(eventClaim("c"), corev1.EventTypeNormal, "r", "m")
+			b.events.Recorder("us").Event(eventClaim("c"), corev1.EventTypeNormal, "r", "m")
 		}
-		flush(t, events)
-		if got, want := strings.Join(w.got(), ","), "create m,create m"; got != want {
-			t.Errorf("written %s, want %s", got, want)
+		b.flush()
+		if got, want := strings.Join(b.w.got(), ","), "create m,create m"; got != want {
+			b.Errorf("written %s, want %s", got, want)
 		}
 	})
 }

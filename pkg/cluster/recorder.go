@@ -44,6 +44,8 @@ func (r *Recorder) Eventf(object runtime.Object, eventType, reason, format strin
 }
 
 // AnnotatedEventf is Eventf with annotations on the event.
+//
+//nolint:revive // record.EventRecorder has these arguments
 func (r *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string]string, eventType, reason, format string, args ...any) {
 	logger, message := r.events.logger, fmt.Sprintf(format, args...)
 	ref, err := reference.GetReference(scheme.Scheme, object)

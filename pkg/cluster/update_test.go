@@ -100,7 +100,7 @@ func TestUpdateClaim(t *testing.T) {
 
 func TestUpdateSnapshot(t *testing.T) {
 	t.Parallel()
-	client := snapfake.NewSimpleClientset(&snapv1.VolumeSnapshot{ObjectMeta: *liveObject.DeepCopy()})
+	client := snapfake.NewSimpleClientset(&snapv1.VolumeSnapshot{ObjectMeta: *liveObject.DeepCopy()}) //nolint:staticcheck // the module has no other
 	puts := refuse(&client.Fake, "update", 1, conflict)
 	got, err := UpdateSnapshot(t.Context(), client, claimName, "u", func(s *snapv1.VolumeSnapshot) bool {
 		s.Finalizers, _ = AddFinalizer(s.Finalizers, "x")

@@ -88,23 +88,6 @@ func createClaim(t *testing.T, c *cluster.Clients, claim *corev1.PersistentVolum
 	return created
 }
 
-// setPhase writes the status that nobody else writes for a claim without a volume.
-func setPhase(t *testing.T, c *cluster.Clients, claim *corev1.PersistentVolumeClaim, phase corev1.PersistentVolumeClaimPhase) {
-	t.Helper()
-	eventually(t, "phase written", func() bool {
-		live, err := c.Core.CoreV1().PersistentVolumeClaims(claim.Namespace).Get(t.Context(), claim.Name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		live.Status.Phase = phase
-		_, err = c.Core.CoreV1().PersistentVolumeClaims(claim.Namespace).UpdateStatus(t.Context(), live, metav1.UpdateOptions{})
-		if err != nil && !apierrors.IsConflict(err) {
-			t.Fatal(err)
-		}
-		return err == nil
-	})
-}
-
 // The caches show what is there when they start and what comes later, our objects whole and others short.
 func TestCachesFollowTheAPIServer(t *testing.T) {
 	t.Parallel()

@@ -43,7 +43,7 @@ type Config struct {
 	Client kubernetes.Interface
 	// Outstanding protects sources of creates whose claim is gone. Default: there are none.
 	Outstanding Outstanding
-	// Threads is how many sources are looked at at once; --cloning-protection-threads. Zero means never.
+	// Threads is how many sources are worked on at once; --cloning-protection-threads. Zero means never.
 	Threads int
 	// RetryStart and RetryMax bound the back-off; --retry-interval-start and -max. Required.
 	RetryStart, RetryMax time.Duration

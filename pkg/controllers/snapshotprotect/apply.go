@@ -43,7 +43,7 @@ func (c *Controller) sweep(stop, work context.Context) error {
 	}
 	for _, candidate := range candidates {
 		if stop.Err() != nil {
-			return nil
+			return context.Cause(stop)
 		}
 		if used[candidate.key()] || c.knownInUse(candidate.key()) {
 			continue

@@ -71,7 +71,7 @@ func New(cfg Config) (*Controller, error) {
 		errs = append(errs, errors.New("no Driver"))
 	}
 	if cfg.Interval <= 0 {
-		errs = append(errs, errors.New("Interval must be above zero"))
+		errs = append(errs, errors.New("the Interval must be above zero"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("snapshotprotect: %w", err)
