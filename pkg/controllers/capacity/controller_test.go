@@ -205,11 +205,11 @@ func TestSurvivorAmongDuplicates(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *stage) {
 		at := metav1.NewTime(time.Now().Add(-time.Hour))
-		for _, name := range []string{"young", "b", "a", "c"} {
+		for _, name := range []string{"0-young", "b", "a", "c"} {
 			object := published("fast", zone("a"), 1<<30)
 			object.Name = name
 			object.CreationTimestamp = at
-			if name == "young" {
+			if name == "0-young" {
 				object.CreationTimestamp = metav1.NewTime(at.Add(time.Minute))
 			}
 			s.server.add(object)
@@ -249,6 +249,20 @@ func TestEvents(t *testing.T) {
 		"class that binds at once appears": {event: func(s *stage) { s.classes.set(immediate(lateClass("new"))) }, wantGauges: [3]float64{4, 4, 0}},
 		"class changes": {event: func(s *stage) { s.classes.set(lateClass("fast")) },
 			wantAsked: []string{" zone=a", " zone=b"}, wantGauges: [3]float64{4, 4, 0}},
+		"class comes again as it is": {event: func(s *stage) {
+			class := s.classes.classes["fast"]
+			for _, handler := range s.classes.handlers {
+				handler(class, class)
+			}
+		}, wantGauges: [3]float64{4, 4, 0}},
+		"class has changed, and its event is late": {event: func(s *stage) {
+			s.classes.classes["fast"] = immediate(lateClass("fast"))
+			s.controller.CreateFailed("fast")
+		}, wantGauges: [3]float64{4, 4, 0}},
+		"class is gone, and its event is late": {event: func(s *stage) {
+			delete(s.classes.classes, "fast")
+			s.controller.CreateFailed("fast")
+		}, wantGauges: [3]float64{4, 4, 0}},
 		"class is gone":                   {event: func(s *stage) { s.classes.remove("fast") }, wantWrites: "delete 2", wantGauges: [3]float64{2, 2, 0}},
 		"class is made anew as immediate": {event: func(s *stage) { s.classes.set(immediate(lateClass("fast"))) }, wantWrites: "delete 2", wantGauges: [3]float64{2, 2, 0}},
 		"class is deleted and made anew": {event: func(s *stage) {

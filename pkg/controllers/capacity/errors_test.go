@@ -320,3 +320,53 @@ func TestStopFinishesThePairAtHand(t *testing.T) {
 		}
 	})
 }
+
+// The same, but a change of capacity comes first: the server does not know the object, so there is no need to
+// believe in it any longer.
+func TestLostCreateIsNoticedByAnUpdate(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *stage) {
+		delete(s.segments.set, zone("b"))
+		s.server.mute = true
+		s.run()
+		s.server.mu.Lock()
+		clear(s.server.objects)
+		s.server.mute = false
+		s.server.mu.Unlock()
+		s.driver.set(always(5))
+		s.controller.CreateFailed("fast")
+		time.Sleep(2 * time.Second)
+		s.settle()
+		if diff := cmp.Diff([]string{"fast zone=a 5"}, s.server.pairs()); diff != "" {
+			t.Errorf("objects (-want +got):\n%s", diff)
+		}
+		s.checkBook()
+	})
+}
+
+// An obsolete object that was replaced by another of its name: ours is gone, and the other one is judged when
+// the watch shows it.
+func TestObsoleteObjectIsReplaced(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *stage) {
+		s.server.lag = 5 * time.Second
+		s.run()
+		time.Sleep(10 * time.Second)
+		before := s.server.get()[1]
+		s.server.mu.Lock()
+		s.server.objects[before.Name].UID = "uid-of-the-other"
+		s.server.objects[before.Name].Labels = nil
+		s.server.mu.Unlock()
+		s.server.written()
+		tries := 0
+		s.server.mu.Lock()
+		s.server.fail = func(string, string) error { tries++; return nil }
+		s.server.mu.Unlock()
+		s.segments.change(nil, []topology.Segment{keyOf(before).Segment})
+		time.Sleep(time.Minute)
+		s.settle()
+		if got := s.server.written(); got != "" || tries != 1 {
+			t.Errorf("%d tries to delete it, writes %q, want one try and no write", tries, got)
+		}
+	})
+}

@@ -197,6 +197,7 @@ type stage struct {
 	cfg        Config
 	controller *Controller
 	logger     *klog.Logger // nil: the test's own
+	objects    *Objects     // nil: those of server
 	stop       func()       // of the running controller
 }
 
@@ -232,18 +233,10 @@ func (s *stage) run() {
 		class.Parameters = map[string]string{"class": class.Name}
 	}
 	s.classes.handlers, s.segments.handlers, s.server.watchers = nil, nil, nil
-	cache, err := cluster.NewCache(cluster.CacheConfig{
-		Name: ResourceName, Example: &storagev1.CSIStorageCapacity{}, Trim: trimmed, List: s.server.list, Watch: s.server.watch,
-		Client: noStreams{},
-	})
-	if err != nil {
-		s.t.Fatal(err)
+	if s.cfg.Objects = s.objects; s.objects == nil {
+		s.cfg.Objects = s.server.asObjects(s.t)
 	}
-	s.cfg.Objects = &Objects{
-		cfg:    ObjectsConfig{DriverName: testDriver, ManagedBy: testManagedBy, Namespace: testNamespace},
-		cache:  cache,
-		writer: s.server,
-	}
+	var err error
 	if s.controller, err = New(s.cfg); err != nil {
 		s.t.Fatal(err)
 	}
@@ -267,11 +260,6 @@ func (s *stage) run() {
 	}
 	s.settle()
 }
-
-// noStreams is a client whose lists cannot be streamed.
-type noStreams struct{}
-
-func (noStreams) IsWatchListSemanticsUnSupported() bool { return true }
 
 // settle waits for what follows from a change, but not for a poll or a retry.
 func (s *stage) settle() {

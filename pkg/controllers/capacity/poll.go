@@ -24,7 +24,7 @@ func newPoller(interval time.Duration) poller {
 	return poller{interval: interval, tick: max(interval/pollSlices, min(minPollTick, interval))}
 }
 
-// poll gives a turn to each resting pair that is due before the next tick, and to a tick's share of the
+// poll gives a turn to each resting pair that would be late at the next tick, and to a tick's share of the
 // others, the ones that rest longest first: so pairs that were all refreshed together, as after a start, are
 // spread over the interval within one or two rounds.
 func (p *poller) poll(b *book, now time.Time) {
@@ -34,7 +34,7 @@ func (p *poller) poll(b *book, now time.Time) {
 		it := first.Value.(*item) //nolint:forcetypeassert // nothing else is in the line
 		age := now.Sub(it.since)
 		early := p.credit >= 1 && age >= p.interval/freshShare
-		if age < p.interval-p.tick && !early {
+		if age <= p.interval-p.tick && !early {
 			return
 		}
 		p.credit = max(p.credit-1, 0)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
@@ -31,6 +33,27 @@ type server struct {
 	watchers []chan timedEvent
 	writes   map[string]int // verb → calls that succeeded
 }
+
+// asObjects is the client and cache of a controller.
+func (s *server) asObjects(t *testing.T) *Objects {
+	t.Helper()
+	cache, err := cluster.NewCache(cluster.CacheConfig{
+		Name: ResourceName, Example: &storagev1.CSIStorageCapacity{}, Trim: trimmed, List: s.list, Watch: s.watch, Client: noStreams{},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Objects{
+		cfg:    ObjectsConfig{DriverName: testDriver, ManagedBy: testManagedBy, Namespace: testNamespace},
+		cache:  cache,
+		writer: s,
+	}
+}
+
+// noStreams is a client whose lists cannot be streamed.
+type noStreams struct{}
+
+func (noStreams) IsWatchListSemanticsUnSupported() bool { return true }
 
 type timedEvent struct {
 	at time.Time
@@ -171,7 +194,7 @@ func (s *server) list(context.Context, metav1.ListOptions) (runtime.Object, erro
 func (s *server) watch(context.Context, metav1.ListOptions) (watch.Interface, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	in := make(chan timedEvent, 1_000_000)
+	in := make(chan timedEvent, 1000)
 	s.watchers = append(s.watchers, in)
 	w := &laggingWatch{result: make(chan watch.Event), stop: make(chan struct{})}
 	go w.deliver(in)
