@@ -9,7 +9,7 @@ echo "golangci-lint (the first time it is built from source: about 3 minutes)"
 tool golangci-lint run --config hack/golangci.yml
 
 echo "logcheck: contextual logging"
-GOFLAGS="${GOFLAGS:-} -tags=grpcnotrace" tool logcheck -check-contextual -check-with-helpers -check-key-prefix= ./cmd/... ./pkg/...
+tool logcheck -tags grpcnotrace -config hack/logcheck.conf -check-contextual -check-with-helpers -check-key ./cmd/... ./pkg/...
 
 if command -v shellcheck >/dev/null; then
   echo "shellcheck"

@@ -161,6 +161,14 @@ func (p *Process) tail() string {
 // errEnded marks a child that ended while it was being waited for, such as one whose port was taken.
 var errEnded = errors.New("ended before it was ready")
 
+// ending says how the child ended; only to be called after that.
+func (p *Process) ending() error {
+	if p.err != nil {
+		return p.err
+	}
+	return errors.New("exit status 0")
+}
+
 // WaitReady asks ready again and again until it returns nil. It is an error when the child or ctx ends before;
 // the error has the last answer and the end of the log.
 func (p *Process) WaitReady(ctx context.Context, ready func(context.Context) error) error {
@@ -173,7 +181,7 @@ func (p *Process) WaitReady(ctx context.Context, ready func(context.Context) err
 		}
 		select {
 		case <-p.done:
-			return fmt.Errorf("%s %w (%v); the end of %s:\n%s", p.command.Name, errEnded, p.err, p.command.LogFile, p.tail())
+			return fmt.Errorf("%s %w (%w); the end of %s:\n%s", p.command.Name, errEnded, p.ending(), p.command.LogFile, p.tail())
 		case <-ctx.Done():
 			return fmt.Errorf("%s is not ready: %w (%w); the end of %s:\n%s", p.command.Name, context.Cause(ctx), last, p.command.LogFile, p.tail())
 		case <-tick.C:
