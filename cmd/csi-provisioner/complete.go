@@ -29,12 +29,12 @@ func (o *Options) Complete(env environment, version string) (Config, error) {
 		Volumes:  o.volumeConfig(),
 		Work: WorkConfig{
 			RetryStart: o.retryStart, RetryMax: o.retryMax,
-			Workers: int(o.workers), CloneWorkers: int(o.cloneWorkers), //nolint:gosec // bounded by Validate
+			Workers: int(o.workers), CloneWorkers: int(o.cloneWorkers),
 			SnapshotSweep: max(o.snapshotSweep, 0), MarkerDelay: o.markerDelay, DrainTimeout: o.drainTimeout,
 		},
 		Capacity: CapacityConfig{
 			Enabled: o.capacity, Namespace: env.namespace, PodName: env.podName, OwnerLevel: o.capacityOwnerLevel,
-			Poll: o.capacityPoll, Workers: int(o.capacityWorkers), //nolint:gosec // bounded by Validate
+			Poll: o.capacityPoll, Workers: int(o.capacityWorkers),
 			ImmediateBinding: o.capacityImmediate, RespectAllowedTopologies: o.capacityAllowedTopologies,
 			QPS: o.capacityQPS, Burst: o.capacityBurst,
 		},

@@ -68,7 +68,7 @@ func start(t *testing.T, work string, env []string, args ...string) *child {
 	if err := os.WriteFile(p.termination, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.cmd = exec.CommandContext(t.Context(), os.Args[0], args...) //nolint:gosec // this very test binary
+	p.cmd = exec.CommandContext(t.Context(), os.Args[0], args...)
 	p.cmd.Env = append([]string{envProgram + "=" + work, envTermination + "=" + p.termination}, env...)
 	p.cmd.Stdout = &p.stdout
 	stderr, err := p.cmd.StderrPipe()

@@ -26,7 +26,7 @@ func golden(t *testing.T, name, got string) {
 			t.Fatal(err)
 		}
 	}
-	want, err := os.ReadFile(name) //nolint:gosec // a name of this test
+	want, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestParseRefuses(t *testing.T) {
 		want []string // phrases of the one line
 	}{
 		"an unknown flag":                         {[]string{"--nosuch"}, []string{"unknown flag: --nosuch"}},
-		"a misspelt flag, with a suggestion":      {[]string{"--csi-adress=/x"}, []string{"--csi-adress", "did you mean --csi-address?"}},
+		"a misspelt flag, with a suggestion":      {[]string{"--csi-sddress=/x"}, []string{"--csi-sddress", "did you mean --csi-address?"}},
 		"an underscore, with a suggestion":        {[]string{"--worker_threads=1"}, []string{"did you mean --worker-threads?"}},
 		"another case, with a suggestion":         {[]string{"--Timeout=1s"}, []string{"did you mean --timeout?"}},
 		"one dash, with the right form":           {[]string{"-csi-address=/x"}, []string{"-csi-address", "use two dashes: --csi-address"}},

@@ -60,7 +60,7 @@ func (o *Options) checkBasics(c *complaints) {
 	}
 	checkRate(c, "kube-api", o.qps, o.burst)
 	if _, _, err := features.Resolve(o.gates); err != nil {
-		if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // only the outermost error is a list
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
 			for _, one := range joined.Unwrap() {
 				c.addf("--feature-gates: %w", one)
 			}

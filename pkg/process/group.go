@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -84,8 +85,7 @@ func (g *Group) Stop(err error) error {
 	if !errors.Is(reason, ErrSignal) && !errors.Is(reason, context.Canceled) && !errors.Is(err, reason) {
 		all = []error{reason, err}
 	}
-	for i := len(g.parts) - 1; i >= 0; i-- {
-		p := g.parts[i]
+	for _, p := range slices.Backward(g.parts) {
 		p.stop(reason)
 		p.wait(g.logger)
 		if p.err != nil && !errors.Is(reason, p.err) {

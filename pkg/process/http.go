@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -104,7 +105,9 @@ func (h *HTTP) Run(ctx context.Context) error {
 	if server.Shutdown(closing) != nil {
 		_ = server.Close()
 	}
-	<-failed
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve HTTP on %s: %w", h.cfg.Address, err)
+	}
 	return nil
 }
 
@@ -166,10 +169,7 @@ func (h *HTTP) serveElection(w http.ResponseWriter, _ *http.Request) {
 
 func (h *HTTP) serveReady(w http.ResponseWriter, _ *http.Request) {
 	h.mu.Lock()
-	checks := make(map[string]func() error, len(h.ready))
-	for name, check := range h.ready {
-		checks[name] = check
-	}
+	checks := maps.Clone(h.ready)
 	h.mu.Unlock()
 	var missing []string
 	for name, check := range checks {

@@ -23,7 +23,7 @@ func serve(t *testing.T, cfg HTTPConfig) *HTTP {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:usetesting // it ends in the cleanup, after t.Context
+	ctx, cancel := context.WithCancel(context.Background()) // it ends in the cleanup, after t.Context
 	done := make(chan error, 1)
 	go func() { done <- h.Run(ctx) }()
 	t.Cleanup(func() {

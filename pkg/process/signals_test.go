@@ -15,7 +15,7 @@ import (
 // Not parallel: signals go to the whole test process.
 func TestSignals(t *testing.T) { //nolint:paralleltest // see above
 	aborted := make(chan os.Signal, 1)
-	ctx, cancel := Signals(context.Background(), func(s os.Signal) { aborted <- s }) //nolint:usetesting // the subject
+	ctx, cancel := Signals(context.Background(), func(s os.Signal) { aborted <- s })
 	defer cancel()
 	send := func(s syscall.Signal) {
 		if err := syscall.Kill(os.Getpid(), s); err != nil {
@@ -69,7 +69,7 @@ func TestWriteTermination(t *testing.T) {
 		if err := WriteTermination(name, tc.message); err != nil {
 			t.Fatal(err)
 		}
-		got, err := os.ReadFile(name) //nolint:gosec // a file of this test
+		got, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}

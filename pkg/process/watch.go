@@ -67,20 +67,28 @@ func (l *Leader) watchOnce(ctx context.Context) error {
 			if !ok {
 				return nil
 			}
-			if event.Type == watch.Error {
-				return fmt.Errorf("watch the lease: %w", apierrors.FromObject(event.Object))
-			}
-			lease, isLease := event.Object.(*coordinationv1.Lease)
-			if !isLease {
-				return errors.New("watch the lease: the event is of something else")
-			}
-			if event.Type == watch.Deleted {
-				l.seen.see(nil)
-			} else {
-				l.seen.see(resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec))
+			if err := l.take(event); err != nil {
+				return fmt.Errorf("watch the lease: %w", err)
 			}
 		}
 	}
+}
+
+// take takes in one event.
+func (l *Leader) take(event watch.Event) error {
+	if event.Type == watch.Error {
+		return apierrors.FromObject(event.Object)
+	}
+	lease, ok := event.Object.(*coordinationv1.Lease)
+	switch {
+	case !ok:
+		return errors.New("the event is of something else")
+	case event.Type == watch.Deleted:
+		l.seen.see(nil)
+	default:
+		l.seen.see(resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec))
+	}
+	return nil
 }
 
 // reportFailure tells of a request for the lease that failed, the same trouble only now and then.
