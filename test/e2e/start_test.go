@@ -73,12 +73,7 @@ func TestTheDriverMayComeLate(t *testing.T) {
 	w := sidecar.NewWorld(t, cluster.Shared(t), memdriver.Config{NotReady: true})
 	w.Driver.Stop()
 	process := sidecar.Start(t, w.Options())
-	// Not for a moment may it be called ready.
-	for !strings.Contains(process.Log(), "Waiting for the CSI driver") && process.Running() {
-		if status, body, err := process.Get(t.Context(), "/readyz"); err == nil && status == http.StatusOK {
-			t.Errorf("ready without a driver: %s", body)
-		}
-	}
+	neverReadyBefore(t, process, "Waiting for the CSI driver")
 	process.Says(t, w.Driver.Socket(), soon)
 	wantStatus(t, process, "/readyz", http.StatusServiceUnavailable)
 	wantStatus(t, process, "/healthz", http.StatusOK)
@@ -94,6 +89,21 @@ func TestTheDriverMayComeLate(t *testing.T) {
 	process.MustBeReady(t)
 	w.Claim(t, fixture.Claim("data").Class(w.Class(t, fixture.Class("c"))))
 	w.Bound(t, "data")
+}
+
+// neverReadyBefore asks for readiness all the time until the log says the text: not for a moment may it be called ready.
+func neverReadyBefore(t *testing.T, process *sidecar.Sidecar, text string) {
+	t.Helper()
+	for begin := time.Now(); !strings.Contains(process.Log(), text) && process.Running(); {
+		if status, body, err := process.Get(t.Context(), "/readyz"); err == nil && status == http.StatusOK {
+			t.Errorf("called ready too early: %s", body)
+			return
+		}
+		if time.Since(begin) > sidecar.Patience {
+			t.Fatalf("the log never says %q", text)
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 func wantStatus(t *testing.T, process *sidecar.Sidecar, path string, want int) {
@@ -112,9 +122,7 @@ func TestTheAPIServerMayComeLate(t *testing.T) {
 	w.Claim(t, fixture.Claim("data").Class(class))
 	c.StopAPIServer()
 	process := sidecar.Start(t, w.Options())
-	if _, err := w.Driver.WaitEnded(t.Context(), "ControllerGetCapabilities", 1); err != nil {
-		t.Fatal(err)
-	}
+	neverReadyBefore(t, process, "Cannot tell whether the API server")
 	wantStatus(t, process, "/readyz", http.StatusServiceUnavailable)
 	if err := c.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
