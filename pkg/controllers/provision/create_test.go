@@ -35,7 +35,7 @@ var (
 
 // A good answer to the first call: one request, one PersistentVolume, no marker, two events.
 func TestAQuickCreate(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.claim("c")
 		w.pass(time.Second)
 		w.calls(0)
@@ -79,7 +79,7 @@ func TestRepetitionFollowsTheAnswer(t *testing.T) {
 		"an error without a gRPC status is no answer":             {[]answer{noStatus, final}, []int{0, 1, 11}, true, true, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, nil, func(w *world) {
+			inWorld(t, nil, func(t *testing.T, w *world) {
 				w.driver.answers(tc.script...)
 				w.claim("c")
 				w.pass(5 * time.Minute)
@@ -101,7 +101,7 @@ func TestRepetitionFollowsTheAnswer(t *testing.T) {
 // The third final error in a row, each from a call that began a timeout after the one before, ends an unanswered
 // create: the claim loses its marker, and when the claim is gone nothing is called any more.
 func TestTheThirdFinalErrorEndsAnUnansweredCreate(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.driver.answers(noAnswer, final, final, final, final)
 		claim := w.claim("c")
 		w.pass(500 * time.Millisecond)
@@ -123,7 +123,7 @@ func TestTheThirdFinalErrorEndsAnUnansweredCreate(t *testing.T) {
 
 // "Not now" is not punished like an error: short, capped, with chance.
 func TestBusyAnswersComeBackSoon(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		script := make([]answer, 30)
 		for i := range script {
 			script[i] = answer{code: codes.Aborted}
@@ -165,7 +165,7 @@ func TestAnUnansweredCreateIsFrozen(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, nil, func(w *world) {
+			inWorld(t, nil, func(t *testing.T, w *world) {
 				w.driver.answers(madeInBad, final)
 				w.claim("c")
 				w.pass(500 * time.Millisecond)
@@ -194,7 +194,7 @@ func TestAnUnansweredCreateIsFrozen(t *testing.T) {
 // Without a marker, memory alone drives the create of a claim that is gone: OK makes the PersistentVolume, which
 // Kubernetes releases and we delete.
 func TestAClaimThatIsGoneIsFinished(t *testing.T) {
-	inWorld(t, func(cfg *Config) { cfg.MarkerDelay = -1 }, func(w *world) {
+	inWorld(t, func(cfg *Config) { cfg.MarkerDelay = -1 }, func(t *testing.T, w *world) {
 		w.driver.answers(madeInBad, final, noAnswer)
 		claim := w.claim("c")
 		w.pass(500 * time.Millisecond)
@@ -217,7 +217,7 @@ func TestAClaimThatIsGoneIsFinished(t *testing.T) {
 
 // A final answer ends a create of which nothing is unanswered: a claim that is gone is dropped then.
 func TestAFailedCreateOfAGoneClaimIsDropped(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.driver.answers(answer{code: codes.ResourceExhausted, after: time.Second})
 		claim := w.claim("c")
 		w.pass(20 * time.Millisecond) // not marked yet
@@ -253,7 +253,7 @@ func TestBadAnswers(t *testing.T) {
 		"a clean-up has five tries": {small, []answer{final, final, final, final}, 5, []int{0, 511}, "infeasible"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, nil, func(w *world) {
+			inWorld(t, nil, func(t *testing.T, w *world) {
 				w.driver.answers(tc.first)
 				w.driver.deletes = tc.deletes
 				w.claim("c")
@@ -275,7 +275,7 @@ func TestBadAnswers(t *testing.T) {
 
 // Before the clean-up of a bad answer the claim is marked: from then on the volume is known to exist.
 func TestTheClaimIsMarkedBeforeACleanUp(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.driver.answers(answer{made: true, edit: func(v *csi.Volume) { v.CapacityBytes = 1 }})
 		w.driver.deletes = []answer{{after: time.Second}}
 		w.claim("c")
@@ -329,7 +329,7 @@ func TestSlowRetry(t *testing.T) {
 				if tc.edit != nil {
 					tc.edit(cfg)
 				}
-			}, func(w *world) {
+			}, func(t *testing.T, w *world) {
 				w.put(fixture.Class("fast").UID("class-1").Provisioner(driverName).
 					Parameter("csi.storage.k8s.io/provisioner-secret-name", "s").Parameter("csi.storage.k8s.io/provisioner-secret-namespace", "default").Obj())
 				w.put(fixture.Secret("default", "s", map[string]string{"k": "bad"}))
@@ -356,7 +356,7 @@ func vac(name string, parameters map[string]string) *storagev1.VolumeAttributesC
 
 // A claim that waits long is forgotten as soon as it is gone.
 func TestASlowClaimThatIsGoneIsForgotten(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.driver.answers(answer{code: codes.InvalidArgument})
 		claim := w.claim("c")
 		w.pass(2 * time.Second)
@@ -372,7 +372,7 @@ func TestASlowClaimThatIsGoneIsForgotten(t *testing.T) {
 
 // A driver's error reaches the user as it is, and the state of the world before the call stays when there was none.
 func TestTheDriversWordsAreTheUsersWords(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.driver.answers(answer{code: codes.OutOfRange})
 		w.claim("c")
 		w.pass(100 * time.Millisecond)
@@ -384,7 +384,7 @@ func TestTheDriversWordsAreTheUsersWords(t *testing.T) {
 
 // A claim whose class comes late is provisioned then, without an event before.
 func TestTheClassComesLate(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.remove(w.api.Class("fast"))
 		w.claim("c")
 		w.pass(2 * time.Second)
@@ -399,7 +399,7 @@ func TestTheClassComesLate(t *testing.T) {
 
 // What the API server does not take is kept, told once a try, and saved when it does.
 func TestSavingIsNeverGivenUp(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.api.failing(func(verb, resource, _ string) error {
 			if verb == "create" && resource == "persistentvolumes" {
 				return errors.New("no connection")
@@ -427,7 +427,7 @@ func TestSavingIsNeverGivenUp(t *testing.T) {
 
 // From "saved" until the cache shows it, the claim is not provisioned again; its events do not matter.
 func TestSavedIsNotMadeAgainBeforeTheCacheShowsIt(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.claim("c")
 		w.pass(0)
 		w.api.lag(true)
@@ -450,7 +450,7 @@ func TestSavedIsNotMadeAgainBeforeTheCacheShowsIt(t *testing.T) {
 // Create, delete, create: the cache shows a claim without a volume whose PersistentVolume has come and gone. The
 // API server is asked before anything is made again.
 func TestAStaleClaimMakesNoSecondVolume(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		claim := w.claim("c")
 		w.pass(0)
 		w.driver.answers(answer{after: 100 * time.Millisecond})
@@ -476,7 +476,7 @@ func TestAStaleClaimMakesNoSecondVolume(t *testing.T) {
 
 // The claim lives and its PersistentVolume was deleted before it was bound: then a new volume is wanted.
 func TestAClaimWhosePVWasDeletedGetsAnother(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.claim("c")
 		w.pass(500 * time.Millisecond)
 		w.change("c", func(claim *corev1.PersistentVolumeClaim) { claim.Annotations["a"] = "b" })
@@ -493,7 +493,7 @@ func TestAClaimWhosePVWasDeletedGetsAnother(t *testing.T) {
 
 // Events and verdicts of claims that are not for us.
 func TestNotOurClaims(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.put(fixture.Claim("foreign").UID("f").Class("fast").For("other").Obj())
 		w.put(fixture.Claim("bound").UID("b").Class("fast").For(driverName).Bound("pv").Obj())
 		w.put(fixture.Claim("filled").UID("p").Class("fast").For(driverName).From("example.com", "Recipe", "r").Obj())

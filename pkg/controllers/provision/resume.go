@@ -58,7 +58,8 @@ func (c *Controller) stillMarked(ctx context.Context, claim *corev1.PersistentVo
 	if err != nil {
 		return !apierrors.IsNotFound(err)
 	}
-	return live.UID == claim.UID && hasMarkerFinalizer(live)
+	state, _, _ := readMarker(live, c.cfg.Settings.Driver)
+	return live.UID == claim.UID && state == marked
 }
 
 func (c *Controller) unmark(ctx context.Context, claim *corev1.PersistentVolumeClaim) {

@@ -19,7 +19,7 @@ import (
 // The classic leak: no answer, the process dies, the claim is deleted, another process starts. The claim stays until
 // the volume has a PersistentVolume, which is then deleted.
 func TestACreateOutlivesItsProcess(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.driver.answers(madeInBad)
 		claim := w.claim("c")
 		w.pass(100 * time.Millisecond)
@@ -50,7 +50,7 @@ func TestACreateOutlivesItsProcess(t *testing.T) {
 
 // A process that finds a marker counts the create as unanswered: no final error to its first call ends it.
 func TestAFoundMarkerCountsAsUnanswered(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.driver.answers(madeInBad, final, final, final, final)
 		w.claim("c")
 		w.pass(100 * time.Millisecond)
@@ -68,7 +68,7 @@ func TestAFoundMarkerCountsAsUnanswered(t *testing.T) {
 
 // Our PersistentVolume is there, and the process died before it could take the marker off.
 func TestAMarkerGoesWhenThePVIsThere(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.driver.answers(answer{after: time.Second})
 		w.claim("c")
 		w.pass(500 * time.Millisecond)
@@ -102,7 +102,7 @@ func TestAnotherPVOfTheNameEndsNothing(t *testing.T) {
 		"nobody's":         fixture.PV("pvc-uid-of-c").ProvisionedBy(driverName).Obj(),
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, nil, func(w *world) {
+			inWorld(t, nil, func(t *testing.T, w *world) {
 				w.driver.answers(madeInBad)
 				w.claim("c")
 				w.pass(100 * time.Millisecond)
@@ -149,7 +149,7 @@ func TestAStuckCreate(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, nil, func(w *world) {
+			inWorld(t, nil, func(t *testing.T, w *world) {
 				w.driver.answers(madeInBad)
 				claim := w.claim("c")
 				w.pass(100 * time.Millisecond)
@@ -179,7 +179,7 @@ func TestAStuckCreate(t *testing.T) {
 
 // After a restart the secret is gone together with the claim's namespace: the call is made without.
 func TestAMissingSecretHoldsNoTerminatingClaim(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.put(fixture.Class("fast").UID("class-1").Provisioner(driverName).
 			Parameter("csi.storage.k8s.io/provisioner-secret-name", "s").Parameter("csi.storage.k8s.io/provisioner-secret-namespace", "default").Obj())
 		secret := fixture.Secret("default", "s", nil)
@@ -217,7 +217,7 @@ func TestForgedMarkersAreRemoved(t *testing.T) {
 		"the wrong kind of uid": `{"v":1,"uid":7,"driver":"driver.example.com"}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, nil, func(w *world) {
+			inWorld(t, nil, func(t *testing.T, w *world) {
 				w.die()
 				b := fixture.Claim("c").UID("uid-of-c").Class("fast").For(driverName).Bound("pv").Finalizer(wellknown.FinalizerProvisioningInProgress)
 				if annotation != "-" {
@@ -238,7 +238,7 @@ func TestForgedMarkersAreRemoved(t *testing.T) {
 
 // The marker of another driver is that driver's.
 func TestAnotherDriversMarkerStays(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.put(fixture.Claim("c").UID("uid-of-c").Class("fast").For("other").Finalizer(wellknown.FinalizerProvisioningInProgress).
 			Annotation(wellknown.AnnProvisioningInProgress, marker{UID: "uid-of-c", Driver: "other"}.encode()).Obj())
 		w.pass(time.Minute)
@@ -252,7 +252,7 @@ func TestAnotherDriversMarkerStays(t *testing.T) {
 // After the end of a create its marker goes. Until the cache shows that, it is not taken for one that an earlier
 // process left.
 func TestOurOwnOldMarkerIsNotResumed(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.driver.answers(answer{after: time.Second, code: final.code}, answer{code: final.code})
 		w.claim("c")
 		w.pass(500 * time.Millisecond) // marked, and the cache shows it
@@ -266,7 +266,7 @@ func TestOurOwnOldMarkerIsNotResumed(t *testing.T) {
 
 // The same when the API server is slow to take it off.
 func TestAMarkerThatIsBeingRemovedIsNotResumed(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.driver.answers(answer{after: time.Second, code: final.code}, answer{code: final.code})
 		w.claim("c")
 		w.pass(500 * time.Millisecond)
@@ -296,7 +296,7 @@ func TestClaimsThatCannotBeMarked(t *testing.T) {
 	}
 	t.Parallel()
 	t.Run("default", func(t *testing.T) {
-		inWorld(t, nil, func(w *world) {
+		inWorld(t, nil, func(t *testing.T, w *world) {
 			w.api.failing(forbid)
 			w.driver.answers(madeInBad, madeInBad)
 			w.claim("c")
@@ -310,7 +310,7 @@ func TestClaimsThatCannotBeMarked(t *testing.T) {
 		})
 	})
 	t.Run("strict", func(t *testing.T) {
-		inWorld(t, func(cfg *Config) { cfg.MarkerDelay = 0 }, func(w *world) {
+		inWorld(t, func(cfg *Config) { cfg.MarkerDelay = 0 }, func(t *testing.T, w *world) {
 			w.api.failing(forbid)
 			w.claim("c")
 			w.pass(2 * time.Second)
@@ -337,7 +337,7 @@ func TestWhenAClaimIsMarked(t *testing.T) {
 		"negative": {-1, map[time.Duration]bool{0: false, time.Second: false, 3 * time.Second: false}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(cfg *Config) { cfg.MarkerDelay = tc.delay }, func(w *world) {
+			inWorld(t, func(cfg *Config) { cfg.MarkerDelay = tc.delay }, func(t *testing.T, w *world) {
 				w.driver.answers(answer{after: 2 * time.Second})
 				w.claim("c")
 				begin := time.Now()
@@ -357,7 +357,7 @@ func TestWhenAClaimIsMarked(t *testing.T) {
 
 // No new markers with a negative delay, but old ones are resumed and removed.
 func TestNegativeDelayResumesOldMarkers(t *testing.T) {
-	inWorld(t, func(cfg *Config) { cfg.MarkerDelay = -1 }, func(w *world) {
+	inWorld(t, func(cfg *Config) { cfg.MarkerDelay = -1 }, func(t *testing.T, w *world) {
 		w.put(fixture.Claim("c").UID("uid-of-c").Class("fast").For(driverName).Terminating().Finalizer(wellknown.FinalizerProvisioningInProgress).
 			Annotation(wellknown.AnnProvisioningInProgress, marker{UID: "uid-of-c", Driver: driverName, Class: "class-1"}.encode()).Obj())
 		w.pass(time.Second)
@@ -370,7 +370,7 @@ func TestNegativeDelayResumesOldMarkers(t *testing.T) {
 
 // Writing and removing our marker brings no claim back to the queue.
 func TestOurMarkerTriggersNothing(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.driver.answers(answer{after: time.Second, code: final.code})
 		w.claim("c")
 		w.pass(1900 * time.Millisecond)

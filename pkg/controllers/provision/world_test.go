@@ -214,7 +214,7 @@ type world struct {
 }
 
 // inWorld runs test in a world with one class, "fast", and a running instance.
-func inWorld(t *testing.T, edit func(*Config), test func(w *world)) {
+func inWorld(t *testing.T, edit func(*Config), test func(t *testing.T, w *world)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -231,7 +231,8 @@ func inWorld(t *testing.T, edit func(*Config), test func(w *world)) {
 		}
 		w.put(fixture.Class("fast").UID("class-1").Provisioner(driverName).Obj())
 		w.start()
-		test(w)
+		t.Cleanup(w.end)
+		test(t, w)
 		w.end()
 	})
 }
@@ -412,8 +413,11 @@ func counted(t *testing.T, c prometheus.Collector) float64 {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(c)
 	families, err := registry.Gather()
-	if err != nil || len(families) == 0 {
-		t.Fatal(families, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(families) == 0 {
+		return 0
 	}
 	return families[0].GetMetric()[0].GetCounter().GetValue()
 }
