@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	"k8s.io/component-base/logs"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 	"k8s.io/klog/v2"
@@ -67,7 +68,7 @@ func (p *program) main() int {
 		fmt.Fprintf(p.stdout, "%s %s\n", p.args[0], version)
 		return exitOK
 	}
-	defer klog.Flush()
+	defer logs.FlushLogs()
 	env := readEnvironment(p.getenv, p.accountDir)
 	logger, problem := setUp(opts, env)
 	if problem != nil {
@@ -81,7 +82,7 @@ func (p *program) main() int {
 	if err == nil {
 		ctx, cancel := process.Signals(klog.NewContext(context.Background(), logger), func(s os.Signal) {
 			logger.Error(nil, "Second signal, not waiting any longer", "signal", s.String())
-			klog.Flush()
+			logs.FlushLogs()
 			p.exit(exitError)
 		})
 		defer cancel()
