@@ -65,7 +65,7 @@ type play struct {
 	t      *testing.T
 	dice   *dice
 	ending ending
-	until  context.Context //nolint:containedctx // the run's time
+	until  context.Context // the run's time
 	cuts   []time.Time     // when an answer may not have reached the sidecar; guarded by mu
 	mu     sync.Mutex
 

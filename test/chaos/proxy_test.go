@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -170,9 +171,7 @@ func (k *kept) Write(part []byte) (int, error) {
 }
 
 func (k *kept) send(w http.ResponseWriter) {
-	for key, values := range k.header {
-		w.Header()[key] = values
-	}
+	maps.Copy(w.Header(), k.header)
 	w.WriteHeader(k.status)
 	_, _ = w.Write(k.body) // A client that has left need not be told.
 }

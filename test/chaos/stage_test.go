@@ -39,7 +39,7 @@ func newStage(t *testing.T, c *cluster.Cluster, cfg memdriver.Config, args ...st
 		if !t.Failed() {
 			return
 		}
-		kept, err := os.CreateTemp("", "chaos-*.log")
+		kept, err := os.CreateTemp("", "chaos-*.log") //nolint:usetesting // it is meant to outlive the test
 		if err != nil {
 			t.Errorf("keep the log: %v", err)
 			return

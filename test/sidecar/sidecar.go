@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -177,15 +176,9 @@ func (s *Sidecar) Says(tb testing.TB, text string, d time.Duration) {
 }
 
 // Terminate sends SIGTERM.
-func (s *Sidecar) Terminate() { s.send(syscall.SIGTERM) }
+func (s *Sidecar) Terminate() {
+	_ = s.Signal(syscall.SIGTERM) // It can fail only for a process that has ended.
+}
 
 // Kill sends SIGKILL and waits until the process is gone.
 func (s *Sidecar) Kill() { s.Stop(0) }
-
-// Pause and Resume hold the process as a whole.
-func (s *Sidecar) Pause()  { s.send(syscall.SIGSTOP) }
-func (s *Sidecar) Resume() { s.send(syscall.SIGCONT) }
-
-func (s *Sidecar) send(signal os.Signal) {
-	_ = s.Signal(signal) // It can fail only for a process that has ended.
-}

@@ -36,7 +36,7 @@ func (l *lockedBuffer) String() string {
 
 func TestRunServesPrintsAndRecords(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "memdriver")
+	dir, err := os.MkdirTemp("", "memdriver") //nolint:usetesting // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}
