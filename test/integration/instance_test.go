@@ -121,6 +121,7 @@ const callTimeout = 20 * time.Second
 type instance struct {
 	*memdriver.Driver
 	node     string
+	caches   *cluster.Informers
 	registry *prometheus.Registry
 	stop     func()
 }
@@ -149,9 +150,9 @@ func (s *site) start(node string, mem memdriver.Config, edit ...func(*provision.
 		s.Fatal(err)
 	}
 	s.Cleanup(d.Close)
-	caches := informers(s.T, s.clients, s.ns)
+	i.caches = informers(s.T, s.clients, s.ns)
 	cfg := provision.Config{
-		Client: s.clients.Core, MarkerClient: s.clients.Markers, Snapshots: s.clients.Snapshot, Cache: caches, Events: caches,
+		Client: s.clients.Core, MarkerClient: s.clients.Markers, Snapshots: s.clients.Snapshot, Cache: i.caches, Events: i.caches,
 		Driver: d, Recorder: s.events.Recorder(cluster.Component(s.ns, node)), OwnRecorder: s.events.Recorder(wellknown.EventComponent),
 		Registerer: i.registry,
 		Settings: provision.Settings{
