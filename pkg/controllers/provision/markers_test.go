@@ -1,0 +1,409 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+	"github.com/csi-sidecars/external-provisioner/test/fixture"
+)
+
+// desk is markers with an API server that has one claim, "c".
+type desk struct {
+	*world
+	m       *markers
+	ctx     context.Context //nolint:containedctx // it stands for the life of the process
+	end     context.CancelFunc
+	refused []string
+	cached  *corev1.PersistentVolumeClaim
+}
+
+const markDelay = 50 * time.Millisecond
+
+func atDesk(t *testing.T, delay time.Duration, test func(t *testing.T, d *desk)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{world: &world{T: t, api: newAPIServer()}}
+		d.ctx, d.end = context.WithCancel(t.Context())
+		dead := &atomic.Bool{}
+		d.m = newMarkers(d.api.client(dead.Load), delay, func(reason string) { d.refused = append(d.refused, reason) })
+		d.put(fixture.Claim("c").UID("u").Annotation("tenant", "data").Finalizer("kubernetes.io/pvc-protection").Obj())
+		d.cached = d.live("c")
+		t.Cleanup(func() { d.end(); d.m.wait() })
+		test(t, d)
+	})
+}
+
+// says compares the annotation of the claim, "" for unmarked, and that finalizer and annotation agree.
+func (d *desk) says(want string) {
+	d.Helper()
+	claim := d.live("c")
+	if got := claim.Annotations[wellknown.AnnProvisioningInProgress]; got != want || hasMarkerFinalizer(claim) != (want != "") {
+		d.Errorf("annotation %q, finalizers %v, want %q", got, claim.Finalizers, want)
+	}
+	if claim.Annotations["tenant"] != "data" {
+		d.Errorf("the tenant's annotation is lost: %v", claim.Annotations)
+	}
+}
+
+func (d *desk) updates(want int) {
+	d.Helper()
+	if got := d.api.wrote("update persistentvolumeclaims"); got != want {
+		d.Errorf("%d writes, want %d", got, want)
+	}
+}
+
+// forgotten checks that no state is kept of a claim that needs none.
+func (d *desk) forgotten() {
+	d.Helper()
+	d.m.mu.Lock()
+	defer d.m.mu.Unlock()
+	if len(d.m.marks) != 0 {
+		d.Errorf("%d states are kept", len(d.m.marks))
+	}
+}
+
+func (d *desk) unavailable(until time.Duration) {
+	begin := time.Now()
+	d.api.failing(func(string, string, string) error {
+		if time.Since(begin) < until {
+			return apierrors.NewInternalError(errors.New("etcd is away"))
+		}
+		return nil
+	})
+}
+
+func TestAQuickCallIsNotMarked(t *testing.T) {
+	atDesk(t, markDelay, func(_ *testing.T, d *desk) {
+		d.m.begin(d.ctx, d.cached, "v")
+		d.pass(markDelay - time.Millisecond)
+		d.m.end(d.ctx, "u")
+		d.pass(time.Minute)
+		d.updates(0)
+		d.forgotten()
+	})
+}
+
+func TestALongCallIsMarkedAndUnmarked(t *testing.T) {
+	atDesk(t, markDelay, func(t *testing.T, d *desk) {
+		d.m.begin(d.ctx, d.cached, "v")
+		d.pass(markDelay)
+		d.says("v")
+		if !d.m.has("u") {
+			t.Error("has says no")
+		}
+		d.m.begin(d.ctx, d.cached, "v") // a repetition of the call
+		d.m.want(d.ctx, d.cached, "v")
+		d.pass(time.Minute)
+		d.updates(1)
+		d.m.end(d.ctx, "u")
+		d.pass(0)
+		d.says("")
+		d.updates(2)
+		d.forgotten()
+		d.m.end(d.ctx, "u")
+		d.pass(time.Minute)
+		d.updates(2)
+	})
+}
+
+// A call that has ended while its marker could not be written is not marked any more.
+func TestTheEndOvertakesTheWrite(t *testing.T) {
+	atDesk(t, markDelay, func(_ *testing.T, d *desk) {
+		d.unavailable(time.Second)
+		d.m.want(d.ctx, d.cached, "v")
+		d.pass(500 * time.Millisecond)
+		d.m.end(d.ctx, "u")
+		d.pass(time.Minute)
+		d.says("")
+		d.updates(0)
+		d.forgotten()
+	})
+}
+
+// What is wanted while the old marker is being removed is on the claim in the end, with the new text.
+func TestAWantOvertakesTheRemoval(t *testing.T) {
+	atDesk(t, markDelay, func(t *testing.T, d *desk) {
+		d.m.want(d.ctx, d.cached, "old")
+		d.pass(0)
+		d.unavailable(time.Second)
+		d.m.end(d.ctx, "u")
+		d.pass(500 * time.Millisecond)
+		if !d.m.removing("u") {
+			t.Error("removing says no")
+		}
+		d.m.want(d.ctx, d.cached, "new")
+		d.pass(time.Minute)
+		d.says("new")
+		d.m.end(d.ctx, "u")
+		d.pass(0)
+		d.says("")
+		d.forgotten()
+	})
+}
+
+// The same marker, wanted again before its removal began, is not written twice.
+func TestAWantCancelsTheRemoval(t *testing.T) {
+	atDesk(t, markDelay, func(_ *testing.T, d *desk) {
+		d.m.want(d.ctx, d.cached, "v")
+		d.pass(0)
+		d.unavailable(time.Second)
+		d.m.end(d.ctx, "u")
+		d.pass(500 * time.Millisecond)
+		d.m.want(d.ctx, d.cached, "v")
+		d.pass(time.Minute)
+		d.says("v")
+		d.updates(1)
+	})
+}
+
+func TestAMarkerMeetsOtherWriters(t *testing.T) {
+	atDesk(t, markDelay, func(t *testing.T, d *desk) {
+		conflicts := 0
+		d.api.failing(func(verb, resource, name string) error {
+			if verb == "update" && conflicts < 3 {
+				conflicts++
+				return apierrors.NewConflict(schema.GroupResource{Resource: resource}, name, errors.New("modified"))
+			}
+			return nil
+		})
+		if err := d.m.ensure(d.ctx, d.cached, "v"); err != nil {
+			t.Error(err)
+		}
+		d.says("v")
+		if conflicts != 3 || len(d.refused) != 0 {
+			t.Errorf("%d conflicts, refusals %v", conflicts, d.refused)
+		}
+	})
+}
+
+func TestEnsureWaitsForTheAPIServer(t *testing.T) {
+	atDesk(t, 0, func(t *testing.T, d *desk) {
+		d.unavailable(time.Minute)
+		begin := time.Now()
+		if err := d.m.ensure(d.ctx, d.cached, "v"); err != nil {
+			t.Error(err)
+		}
+		if waited := time.Since(begin); waited < time.Minute || waited > 2*time.Minute {
+			t.Errorf("waited %s", waited)
+		}
+		d.says("v")
+	})
+}
+
+func TestEnsureEndsWithItsContext(t *testing.T) {
+	atDesk(t, 0, func(t *testing.T, d *desk) {
+		d.unavailable(time.Hour)
+		ctx, cancel := context.WithTimeout(d.ctx, time.Second)
+		defer cancel()
+		if err := d.m.ensure(ctx, d.cached, "v"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+func TestWhyAClaimCannotBeMarked(t *testing.T) {
+	t.Parallel()
+	resource := schema.GroupResource{Resource: "persistentvolumeclaims"}
+	for name, tc := range map[string]struct {
+		prepare func(d *desk)
+		want    func(error) bool
+		counted []string
+	}{
+		"it is gone": {func(d *desk) { d.remove(d.cached) }, func(err error) bool { return errors.Is(err, cluster.ErrGone) }, nil},
+		"another one has its name": {func(d *desk) {
+			d.remove(d.cached)
+			d.put(fixture.Claim("c").UID("another").Annotation("tenant", "data").Obj())
+		}, func(err error) bool { return errors.Is(err, cluster.ErrGone) }, nil},
+		"it is being deleted": {func(d *desk) {
+			d.api.mu.Lock()
+			defer d.api.mu.Unlock()
+			_ = d.api.delete("persistentvolumeclaims/default/c", nil)
+		}, func(err error) bool { return errors.Is(err, errTerminating) }, []string{"Terminating"}},
+		"the right is missing": {func(d *desk) { d.api.failing(forbidMarkers) }, apierrors.IsForbidden, []string{"Forbidden"}},
+		"an admission rule refuses it": {func(d *desk) {
+			d.api.failing(func(verb, _, name string) error {
+				if verb == "update" {
+					return apierrors.NewInvalid(schema.GroupKind{Kind: "PersistentVolumeClaim"}, name, nil)
+				}
+				return nil
+			})
+		}, apierrors.IsInvalid, []string{"Invalid"}},
+		"the request is bad": {func(d *desk) {
+			d.api.failing(func(verb, _, _ string) error {
+				if verb == "update" {
+					return apierrors.NewBadRequest("no")
+				}
+				return nil
+			})
+		}, apierrors.IsBadRequest, []string{"BadRequest"}},
+		"the method is not allowed": {func(d *desk) {
+			d.api.failing(func(string, string, string) error { return apierrors.NewMethodNotSupported(resource, "update") })
+		}, apierrors.IsMethodNotSupported, []string{"MethodNotAllowed"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			atDesk(t, 0, func(t *testing.T, d *desk) {
+				tc.prepare(d)
+				err := d.m.ensure(d.ctx, d.cached, "v")
+				if err == nil || !tc.want(err) {
+					t.Errorf("error %v", err)
+				}
+				if diff := cmp.Diff(tc.counted, d.refused); diff != "" {
+					t.Errorf("counted (-want +got):\n%s", diff)
+				}
+				if d.m.has("u") {
+					t.Error("has says yes")
+				}
+				d.m.end(d.ctx, "u")
+				d.pass(0)
+				d.forgotten()
+			})
+		})
+	}
+}
+
+// A refusal is not for ever: the next call asks again.
+func TestARefusalIsAskedAgain(t *testing.T) {
+	atDesk(t, 0, func(t *testing.T, d *desk) {
+		d.api.failing(forbidMarkers)
+		if err := d.m.ensure(d.ctx, d.cached, "v"); !apierrors.IsForbidden(err) {
+			t.Fatal(err)
+		}
+		d.api.failing(nil)
+		if err := d.m.ensure(d.ctx, d.cached, "v"); err != nil {
+			t.Fatal(err)
+		}
+		d.says("v")
+	})
+}
+
+// A claim that is being deleted may keep, and lose, a marker that it has.
+func TestAMarkedClaimIsDeleted(t *testing.T) {
+	atDesk(t, markDelay, func(t *testing.T, d *desk) {
+		d.m.want(d.ctx, d.cached, "v")
+		d.pass(0)
+		d.remove(d.cached)
+		if err := d.m.ensure(d.ctx, d.cached, "v"); err != nil {
+			t.Error(err)
+		}
+		d.says("v")
+		d.m.end(d.ctx, "u")
+		d.pass(0)
+		if d.live("c") != nil {
+			t.Error("the claim is still there")
+		}
+		d.forgotten()
+	})
+}
+
+func TestAFoundMarkerIsRemoved(t *testing.T) {
+	atDesk(t, -1, func(t *testing.T, d *desk) {
+		claim := d.live("c")
+		setMarker(claim, "theirs")
+		d.put(claim)
+		d.m.found(d.live("c"), "theirs")
+		if !d.m.has("u") || d.m.removing("u") {
+			t.Error("a found marker is there and stays")
+		}
+		d.m.begin(d.ctx, claim, "ours")
+		d.m.want(d.ctx, claim, "ours")
+		if err := d.m.ensure(d.ctx, claim, "ours"); err != nil {
+			t.Error(err)
+		}
+		d.says("theirs") // no new ones with a negative delay
+		d.m.end(d.ctx, "u")
+		d.pass(0)
+		d.says("")
+		d.forgotten()
+	})
+}
+
+// A marker that stays would hold a deleted claim for ever: its removal is tried until the process ends.
+func TestARemovalIsNotGivenUp(t *testing.T) {
+	atDesk(t, markDelay, func(_ *testing.T, d *desk) {
+		d.m.want(d.ctx, d.cached, "v")
+		d.pass(0)
+		d.api.failing(forbidMarkers)
+		d.m.end(d.ctx, "u")
+		d.pass(time.Hour)
+		d.says("v")
+		d.api.failing(nil)
+		d.pass(time.Minute)
+		d.says("")
+	})
+}
+
+// The end of the process ends every writer.
+func TestWritersEndWithTheProcess(t *testing.T) {
+	atDesk(t, markDelay, func(t *testing.T, d *desk) {
+		d.unavailable(time.Hour)
+		d.m.want(d.ctx, d.cached, "v")
+		d.pass(time.Second)
+		d.end()
+		d.m.wait()
+		if d.m.has("u") {
+			t.Error("has says yes")
+		}
+		d.says("")
+	})
+}
+
+// When many calls are slow at once, the marks go to those that stay slow; nothing is written for the others.
+func TestMarksTakeTurns(t *testing.T) {
+	atDesk(t, markDelay, func(t *testing.T, d *desk) {
+		const n = 100
+		for i := range n {
+			name := fmt.Sprintf("c%03d", i)
+			d.put(fixture.Claim(name).UID(name).Obj())
+			d.m.begin(d.ctx, d.live(name), "v")
+		}
+		marked := func() int {
+			return len(slices.DeleteFunc(cachedAs(d.api, hasMarkerFinalizer), func(c *corev1.PersistentVolumeClaim) bool { return c.Name == "c" }))
+		}
+		d.pass(markDelay)
+		if got := marked(); got != markBurst {
+			t.Errorf("%d claims marked at once, want %d", got, markBurst)
+		}
+		d.pass(time.Second)
+		if got := marked(); got < markBurst+markRate-1 || got > markBurst+markRate+1 {
+			t.Errorf("%d claims marked after a second, want about %d", got, markBurst+markRate)
+		}
+		for i := range n {
+			d.m.end(d.ctx, fixture.Claim("").UID(fmt.Sprintf("c%03d", i)).Obj().UID)
+		}
+		d.pass(time.Minute)
+		if got := marked(); got != 0 {
+			t.Errorf("%d claims are marked at the end", got)
+		}
+		if got := d.api.wrote("update"); got > 2*(markBurst+markRate+1) {
+			t.Errorf("%d writes", got)
+		}
+		d.forgotten()
+	})
+}
+
+// A volume that was made needs its mark only when the PersistentVolume takes long.
+func TestAnAnsweredCallIsMarkedLater(t *testing.T) {
+	atDesk(t, markDelay, func(_ *testing.T, d *desk) {
+		d.m.begin(d.ctx, d.cached, "v")
+		d.pass(markDelay / 2)
+		d.m.answered("u")
+		d.pass(saveGrace - time.Millisecond)
+		d.says("")
+		d.pass(time.Millisecond)
+		d.says("v")
+	})
+}
