@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -21,6 +19,7 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/snapshotprotect"
 	"github.com/csi-sidecars/external-provisioner/pkg/driver"
 	"github.com/csi-sidecars/external-provisioner/pkg/nodelocal"
+	"github.com/csi-sidecars/external-provisioner/pkg/process"
 	"github.com/csi-sidecars/external-provisioner/pkg/segments"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
@@ -33,10 +32,7 @@ type api struct {
 
 // reachAPI reads the configuration and makes the clients; nothing is asked yet.
 func reachAPI(ctx context.Context, cfg Config) (*api, error) {
-	config, err := cluster.RESTConfig(ctx, cluster.Address{
-		KubeconfigEnv: strings.Join(cfg.Kube.Kubeconfigs, string(filepath.ListSeparator)),
-		Master:        cfg.Kube.Master,
-	})
+	config, err := cluster.RESTConfig(ctx, cluster.Address{Kubeconfigs: cfg.Kube.Kubeconfigs, Master: cfg.Kube.Master})
 	if err != nil {
 		return nil, err
 	}
@@ -79,8 +75,13 @@ type rooms struct {
 	informers *cluster.Informers
 	index     *segments.Index // nil when no Node is watched
 	fixed     *segments.Fixed // nil in central mode
-	provision *provision.Controller
-	others    []controller
+	// name is the driver's, inTree that of the plugin which it replaces, empty for none; has are its services.
+	name, inTree string
+	has          provision.Capabilities
+	provision    *provision.Controller
+	others       []controller
+	// leader is set before the controllers run; nil without leader election.
+	leader *process.Leader
 	// background is what runs beside the controllers, from before they do until after they have ended.
 	background []part
 }
@@ -104,6 +105,16 @@ type controller interface {
 	Run(stop, work context.Context) error
 }
 
+// gate blocks while no key may be begun: the driver is away, or nobody knows whether we still lead.
+func (r *rooms) gate(ctx context.Context) error {
+	if r.leader != nil {
+		if err := r.leader.Gate(ctx); err != nil {
+			return err
+		}
+	}
+	return r.driver.Gate(ctx)
+}
+
 // work runs the controllers until stop ends and their work is done.
 func (r *rooms) work(stop, work context.Context) error {
 	errs := make([]error, 1+len(r.others))
@@ -118,36 +129,60 @@ func (r *rooms) work(stop, work context.Context) error {
 // assemble builds everything for the driver that was found; nothing runs yet.
 func assemble(ctx context.Context, cfg Config, api *api, d *driver.Driver, registry prometheus.Registerer) (*rooms, error) {
 	identity := d.Identity()
-	inTree := inTreeName(identity.Name)
-	capabilities := capabilitiesOf(identity, cfg)
-	informers, err := cluster.NewInformers(informersConfig(cfg, api, identity, inTree))
+	r := &rooms{
+		cfg: cfg, api: api, driver: d, events: cluster.NewEvents(ctx, api.clients.Events),
+		name: identity.Name, inTree: inTreeName(identity.Name), has: capabilitiesOf(identity, cfg),
+	}
+	var err error
+	if r.informers, err = cluster.NewInformers(r.informersConfig()); err != nil {
+		return nil, err
+	}
+	r.background = append(r.background, forever("caches", r.informers.Run))
+	node, err := r.nodeDeployment(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r := &rooms{cfg: cfg, api: api, driver: d, events: cluster.NewEvents(ctx, api.clients.Events), informers: informers}
-	r.background = append(r.background, forever("caches", informers.Run))
-	node, err := r.nodeDeployment(ctx, capabilities)
+	if err := r.watchTopology(); err != nil {
+		return nil, err
+	}
+	observer, err := r.publishCapacity(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.watchTopology(identity.Name, capabilities); err != nil {
+	p := r.provisionConfig()
+	p.Registerer, p.Node = registry, node
+	if r.has.Topology {
+		p.Topologies = r.topologies()
+	}
+	if observer != nil {
+		p.Observer = observer
+		r.others = append(r.others, observer)
+	}
+	if r.inTree != "" {
+		p.Translator = newTranslator(klog.FromContext(ctx))
+	}
+	if r.provision, err = provision.New(p); err != nil {
 		return nil, err
 	}
-	p := provision.Config{
-		Client:       api.clients.Core,
-		MarkerClient: api.clients.Markers,
-		Snapshots:    api.clients.Snapshot,
-		Cache:        informers,
-		Events:       informers,
-		Driver:       d,
+	return r, errors.Join(r.cleanUpNodes(), r.protect())
+}
+
+// provisionConfig describes the claim and volume controller, but for what not every deployment has.
+func (r *rooms) provisionConfig() provision.Config {
+	cfg := r.cfg
+	return provision.Config{
+		Client:       r.api.clients.Core,
+		MarkerClient: r.api.clients.Markers,
+		Snapshots:    r.api.clients.Snapshot,
+		Cache:        r.informers,
+		Events:       r.informers,
+		Driver:       r.driver,
 		WithMigrated: driver.WithMigrated,
-		Gate:         d.Gate,
-		Recorder:     r.events.Recorder(cluster.Component(identity.Name, cfg.Hostname)),
+		Gate:         r.gate,
+		Recorder:     r.events.Recorder(cluster.Component(r.name, cfg.Hostname)),
 		OwnRecorder:  r.events.Recorder(wellknown.EventComponent),
-		Registerer:   registry,
-		Node:         node,
 		WantsVAC:     r.wantsVAC(),
-		Settings:     settingsOf(cfg, identity.Name, inTree, capabilities),
+		Settings:     r.settings(),
 
 		StrictTopology:           cfg.Volumes.StrictTopology,
 		ImmediateTopology:        cfg.Volumes.ImmediateTopology,
@@ -160,32 +195,11 @@ func assemble(ctx context.Context, cfg Config, api *api, d *driver.Driver, regis
 		Timeout:     cfg.Driver.Timeout,
 		MarkerDelay: cfg.Work.MarkerDelay,
 	}
-	if capabilities.Topology {
-		p.Topologies = r.topologies()
-	}
-	observer, err := r.publishCapacity(ctx, identity.Name)
-	if err != nil {
-		return nil, err
-	}
-	if observer != nil {
-		p.Observer = observer
-		r.others = append(r.others, observer)
-	}
-	if inTree != "" {
-		p.Translator = newTranslator(klog.FromContext(ctx))
-	}
-	if r.provision, err = provision.New(p); err != nil {
-		return nil, err
-	}
-	if err := r.cleanUpNodes(identity.Name, inTree); err != nil {
-		return nil, err
-	}
-	return r, r.protect(identity.Name, capabilities)
 }
 
 // protect builds the controllers that let go of the sources of clones and restores.
-func (r *rooms) protect(driverName string, has provision.Capabilities) error {
-	if has.Clone {
+func (r *rooms) protect() error {
+	if r.has.Clone {
 		c, err := cloneprotect.New(cloneprotect.Config{
 			Claims: r.informers, Client: r.api.clients.Core, Outstanding: r.provision, Threads: r.cfg.Work.CloneWorkers,
 			RetryStart: r.cfg.Work.RetryStart, RetryMax: r.cfg.Work.RetryMax, Spread: r.spread(),
@@ -195,10 +209,10 @@ func (r *rooms) protect(driverName string, has provision.Capabilities) error {
 		}
 		r.others = append(r.others, c)
 	}
-	if has.Snapshot && r.cfg.Work.SnapshotSweep > 0 {
+	if r.has.Snapshot && r.cfg.Work.SnapshotSweep > 0 {
 		c, err := snapshotprotect.New(snapshotprotect.Config{
 			Claims: r.informers, Client: r.api.clients.Core, Snapshots: r.api.clients.Snapshot, Discovery: r.api.clients.Core.Discovery(),
-			Driver: driverName, CrossNamespace: r.cfg.Gates.CrossNamespaceVolumeDataSource, Outstanding: r.provision,
+			Driver: r.name, CrossNamespace: r.cfg.Gates.CrossNamespaceVolumeDataSource, Outstanding: r.provision,
 			Interval: r.cfg.Work.SnapshotSweep, Spread: r.spread(),
 		})
 		if err != nil {
@@ -219,15 +233,10 @@ func (r *rooms) spread() time.Duration {
 
 const nodeSpread = 10 * time.Second
 
-func informersConfig(cfg Config, api *api, identity driver.Identity, inTree string) cluster.InformersConfig {
-	c := cluster.InformersConfig{
-		Client:      api.clients.Core,
-		Driver:      identity.Name,
-		InTree:      inTree,
-		Attachments: identity.Controller.Has(csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME),
-	}
-	if cfg.Gates.CrossNamespaceVolumeDataSource {
-		c.Gateway = api.clients.Gateway
+func (r *rooms) informersConfig() cluster.InformersConfig {
+	c := cluster.InformersConfig{Client: r.api.clients.Core, Driver: r.name, InTree: r.inTree, Attachments: r.has.PublishUnpublish}
+	if r.cfg.Gates.CrossNamespaceVolumeDataSource {
+		c.Gateway = r.api.clients.Gateway
 	}
 	return c
 }
@@ -246,15 +255,16 @@ func capabilitiesOf(identity driver.Identity, cfg Config) provision.Capabilities
 	}
 }
 
-func settingsOf(cfg Config, driverName, inTree string, capabilities provision.Capabilities) provision.Settings {
-	identity := fmt.Sprintf("%d-%d-%s", time.Now().UnixMilli(), rand.IntN(10000), driverName) //nolint:gosec // tells processes apart, guards nothing
+func (r *rooms) settings() provision.Settings {
+	cfg := r.cfg
+	identity := fmt.Sprintf("%d-%d-%s", time.Now().UnixMilli(), rand.IntN(10000), r.name) //nolint:gosec // tells processes apart, guards nothing
 	if cfg.Node.Enabled {
 		identity += "-" + cfg.Node.Name
 	}
 	return provision.Settings{
-		Driver:                driverName,
-		InTree:                inTree,
-		Capabilities:          capabilities,
+		Driver:                r.name,
+		InTree:                r.inTree,
+		Capabilities:          r.has,
 		Identity:              identity,
 		VolumeNamePrefix:      cfg.Volumes.NamePrefix,
 		VolumeNameUUIDLength:  cfg.Volumes.NameUUIDLength,
@@ -268,7 +278,7 @@ func settingsOf(cfg Config, driverName, inTree string, capabilities provision.Ca
 }
 
 // nodeDeployment asks the driver about this node; nil in central mode.
-func (r *rooms) nodeDeployment(ctx context.Context, has provision.Capabilities) (*provision.NodeDeployment, error) {
+func (r *rooms) nodeDeployment(ctx context.Context) (*provision.NodeDeployment, error) {
 	if !r.cfg.Node.Enabled {
 		return nil, nil //nolint:nilnil // central mode
 	}
@@ -277,8 +287,8 @@ func (r *rooms) nodeDeployment(ctx context.Context, has provision.Capabilities) 
 	if err != nil {
 		return nil, fmt.Errorf("ask the driver about this node: %w", err)
 	}
-	local := nodelocal.NewLocal(r.driver.Identity().Name, r.cfg.Node.Name, info)
-	for _, warning := range local.Warnings(has.Topology) {
+	local := nodelocal.NewLocal(r.name, r.cfg.Node.Name, info)
+	for _, warning := range local.Warnings(r.has.Topology) {
 		logger.Info("Warning about node deployment", "warning", warning)
 	}
 	logger.Info("Serving one node", "node", klog.KRef("", local.Name()), "nodeID", info.GetNodeId(), "topology", local.Topology().GetSegments())
@@ -291,11 +301,11 @@ func (r *rooms) nodeDeployment(ctx context.Context, has provision.Capabilities) 
 }
 
 // watchTopology builds the index over Nodes and CSINodes, where something needs it.
-func (r *rooms) watchTopology(driverName string, has provision.Capabilities) (err error) {
-	if r.cfg.Node.Enabled || !(has.Topology || r.cfg.Capacity.Enabled) {
+func (r *rooms) watchTopology() (err error) {
+	if r.cfg.Node.Enabled || (!r.has.Topology && !r.cfg.Capacity.Enabled) {
 		return nil
 	}
-	r.index, err = segments.New(segments.Config{Driver: driverName, Client: r.api.clients.Core, Metadata: r.api.clients.Metadata})
+	r.index, err = segments.New(segments.Config{Driver: r.name, Client: r.api.clients.Core, Metadata: r.api.clients.Metadata})
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 
 // publishCapacity builds the controller of CSIStorageCapacity objects; nil when it is not wanted. It asks the API
 // server for the version of the API and for the owner of the objects.
-func (r *rooms) publishCapacity(ctx context.Context, driverName string) (*capacity.Controller, error) {
+func (r *rooms) publishCapacity(ctx context.Context) (*capacity.Controller, error) {
 	cfg := r.cfg.Capacity
 	if !cfg.Enabled {
 		return nil, nil //nolint:nilnil // not wanted
@@ -31,7 +31,7 @@ func (r *rooms) publishCapacity(ctx context.Context, driverName string) (*capaci
 		return nil, fmt.Errorf("storage capacity: %w", err)
 	}
 	objects, err := capacity.NewObjects(capacity.ObjectsConfig{
-		Client: clients.Capacity, Version: version, DriverName: driverName, Namespace: cfg.Namespace,
+		Client: clients.Capacity, Version: version, DriverName: r.name, Namespace: cfg.Namespace,
 		ManagedBy: nodelocal.ManagedBy(wellknown.ManagedByBase, r.cfg.Node.Name),
 	})
 	if err != nil {
@@ -48,7 +48,7 @@ func (r *rooms) publishCapacity(ctx context.Context, driverName string) (*capaci
 		PollInterval: cfg.Poll, Threads: cfg.Workers, ForImmediateBinding: cfg.ImmediateBinding,
 		RespectAllowedTopologies: cfg.RespectAllowedTopologies,
 		RetryStart:               r.cfg.Work.RetryStart, RetryMax: r.cfg.Work.RetryMax,
-		Gate: r.driver.Gate, Metrics: metrics,
+		Gate: r.gate, Metrics: metrics,
 	})
 }
 

@@ -22,19 +22,19 @@ const (
 
 // cleanUpNodes adds the clean-up after nodes to what runs in the background, when it is wanted: of the instances of
 // all nodes the one that holds a lease of its own does it.
-func (r *rooms) cleanUpNodes(driverName, inTree string) error {
+func (r *rooms) cleanUpNodes() error {
 	if !r.cfg.Node.Cleanup {
 		return nil
 	}
 	controller, err := nodecleanup.New(nodecleanup.Config{
 		Cache: r.informers, Client: r.api.clients.Core, Recorder: r.events.Recorder(wellknown.EventComponent),
-		Driver: driverName, InTree: inTree,
+		Driver: r.name, InTree: r.inTree,
 	})
 	if err != nil {
 		return err
 	}
 	e := r.cfg.Election
-	lock := process.LeaseName(driverName) + "-cleanup"
+	lock := process.LeaseName(r.name) + "-cleanup"
 	lease := process.LeaderConfig{
 		Leases: r.api.clients.Lease.CoordinationV1(), Lock: lock, Namespace: e.Namespace, Identity: e.Identity,
 		LeaseDuration: cleanupLease, RenewDeadline: cleanupRenew, RetryPeriod: cleanupRetry, DrainTimeout: cleanupDrain,

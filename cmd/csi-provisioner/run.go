@@ -5,10 +5,10 @@ import (
 	"errors"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/component-base/metrics/legacyregistry"
 	_ "k8s.io/component-base/metrics/prometheus/workqueue" // the workqueue_* families
-
-	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/driver"
@@ -16,8 +16,12 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/process"
 )
 
-// flushEvents is how long a stop waits for events that are not written yet.
-const flushEvents = 3 * time.Second
+// flushEvents is how long a stop that somebody asked for waits for events that are not written yet. After a
+// failure there is less time: somebody waits for this process to end.
+const (
+	flushEvents        = 3 * time.Second
+	flushEventsFailing = 500 * time.Millisecond
+)
 
 // run does the work until ctx ends. It starts, in this order, and stops in reverse: the diagnostics server,
 // events, the driver's watch, caches, and then, with a lease or without, the controllers. It returns nil after
@@ -130,20 +134,29 @@ func (s *starter) startWork(ctx context.Context, r *rooms) error {
 	if s.http != nil {
 		s.http.SetElection(leader.Healthy)
 	}
+	r.leader = leader
 	s.group.Go(ctx, "leader election", func(stop context.Context) error { return leader.Run(stop, r.work) })
 	return nil
 }
 
-// writeEvents writes events until ctx ends, and then what is left, within a bound.
+// writeEvents writes events until ctx ends, and then what is left, within a bound. What cannot be written by then
+// is no reason to call a stop a failure.
 func writeEvents(ctx context.Context, events *cluster.Events) error {
 	writing, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
 	written := make(chan error, 1)
 	go func() { written <- events.Run(writing) }()
 	<-ctx.Done()
-	flushing, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushEvents)
+	bound := flushEventsFailing
+	if errors.Is(context.Cause(ctx), process.ErrSignal) {
+		bound = flushEvents
+	}
+	flushing, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
 	defer cancel()
-	err := events.Flush(flushing)
+	_ = events.Flush(flushing) // the error of Run says the same, and is the last word
 	end()
-	<-written
-	return err
+	if err := <-written; err != nil {
+		klog.FromContext(ctx).Error(err, "Events are lost")
+	}
+	return nil
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
-	"slices"
+	"strings"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -16,11 +16,9 @@ import (
 
 // Address says where the API server is. The zero value means "inside the cluster".
 type Address struct {
-	// KubeconfigEnv is the value of the environment variable KUBECONFIG. It wins over Kubeconfig, and may
-	// be a list of files, which are merged as kubectl merges them.
-	KubeconfigEnv string
-	// Kubeconfig is the flag --kubeconfig.
-	Kubeconfig string
+	// Kubeconfigs are the files, in order of precedence: one is taken as it is, several are merged as kubectl
+	// merges them. Empty: none.
+	Kubeconfigs []string
 	// Master is the flag --master: the server's URL, alone or in place of the one in the kubeconfig.
 	Master string
 }
@@ -52,20 +50,18 @@ func RESTConfig(ctx context.Context, from Address) (*rest.Config, error) {
 
 // loadingRules returns how to read the kubeconfig, and its path or list of paths; "" means none.
 func loadingRules(ctx context.Context, from Address) (*clientcmd.ClientConfigLoadingRules, string) {
+	switch len(from.Kubeconfigs) {
+	case 0:
+		return &clientcmd.ClientConfigLoadingRules{}, ""
+	case 1:
+		return &clientcmd.ClientConfigLoadingRules{ExplicitPath: from.Kubeconfigs[0]}, from.Kubeconfigs[0]
+	}
 	logger := klog.FromContext(ctx)
-	if from.KubeconfigEnv == "" {
-		return &clientcmd.ClientConfigLoadingRules{ExplicitPath: from.Kubeconfig}, from.Kubeconfig
-	}
-	logger.Info("The environment variable KUBECONFIG decides", "kubeconfig", from.KubeconfigEnv, "flag", from.Kubeconfig)
-	files := slices.DeleteFunc(filepath.SplitList(from.KubeconfigEnv), func(path string) bool { return path == "" })
-	if len(files) == 1 {
-		return &clientcmd.ClientConfigLoadingRules{ExplicitPath: files[0]}, files[0]
-	}
 	return &clientcmd.ClientConfigLoadingRules{
-		Precedence:       files,
+		Precedence:       from.Kubeconfigs,
 		WarnIfAllMissing: true,
 		Warner:           func(err error) { logger.Info("Kubeconfig is not complete", "reason", err.Error()) },
-	}, from.KubeconfigEnv
+	}, strings.Join(from.Kubeconfigs, string(filepath.ListSeparator))
 }
 
 // Limits bound the rate of one client's requests.
