@@ -113,7 +113,7 @@ func (s *stage) runWithKill(t *testing.T, victim *sidecar.Sidecar, class string,
 		}
 		s.DeleteClaim(t, claim)
 		deleted = true
-		if s.reaches(t, p, claim, func(claim *corev1.PersistentVolumeClaim) bool { return claim == nil && s.isEmpty(t) && p.idle() }) {
+		if s.reaches(t, p, claim, func(claim *corev1.PersistentVolumeClaim) bool { return claim == nil && s.isEmpty(t) }) {
 			return "", nil
 		}
 	}
@@ -141,22 +141,24 @@ func callPoint(p *trap, call memdriver.Call) bool {
 	return false
 }
 
-// reaches waits until the claim is as wanted; false when the trap has sprung before.
+// reaches waits until the claim is as wanted and no write is on its way; false when the trap has sprung before.
 func (s *stage) reaches(t *testing.T, p *trap, name string, wanted func(*corev1.PersistentVolumeClaim) bool) bool {
 	t.Helper()
 	killed := false
 	sidecar.Eventually(t, "claim "+name+" is as wanted", func(ctx context.Context) (bool, error) {
+		claim, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			claim, err = nil, nil
+		}
+		done := err == nil && wanted(claim) && p.idle()
+		// Last of all, because a kill may have made what is wanted.
 		select {
 		case <-p.sprung:
 			killed = true
 			return true, nil
 		default:
+			return done, err
 		}
-		claim, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return wanted(nil), nil
-		}
-		return err == nil && wanted(claim), err
 	})
 	return !killed
 }
