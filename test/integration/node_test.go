@@ -51,7 +51,7 @@ func TestManyNodesRaceForManyClaims(t *testing.T) {
 	var instances []*instance
 	for n := range nodes {
 		instances = append(instances, s.instanceOn(s.name(fmt.Sprint(n)), memdriver.Config{}, func(cfg *provision.Config) {
-			cfg.Node.Race = newRace(t, 500*time.Millisecond, 1500*time.Millisecond)
+			cfg.Node.Race = newRace(t, 2*time.Second, 6*time.Second)
 			// On a busy machine everything takes long enough for markers; here only the race is to write claims.
 			cfg.MarkerDelay = -1
 		}))
