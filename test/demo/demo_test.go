@@ -43,7 +43,7 @@ func programs(t *testing.T) (dir string) {
 // play runs the demo, interrupts it when its output has a line with the given text, and returns output and exit code.
 func play(t *testing.T, dir, interruptAt string, args ...string) (output string, exitCode int) {
 	t.Helper()
-	tmp, err := os.MkdirTemp("", "play-") //nolint:usetesting // a socket's path has to fit into 108 bytes
+	tmp, err := os.MkdirTemp("", "play-") // A socket's path has to fit into 108 bytes.
 	if err != nil {
 		t.Fatal(err)
 	}
