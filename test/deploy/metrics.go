@@ -140,3 +140,29 @@ func MetricNames(expr string) []string {
 	}
 	return slices.Sorted(maps.Keys(names))
 }
+
+// metricRow is a row of the guide's table of metrics; it may name several.
+var (
+	metricRow  = regexp.MustCompile("(?m)^\\| (`[a-z_*`, ]+) \\| [^|]*\\| [^|]+\\|$")
+	metricName = regexp.MustCompile("`([a-z_]+)(\\*?)`")
+)
+
+// DocumentedMetrics returns the metrics of the guide's table, those that end in * as prefixes.
+func DocumentedMetrics(tb testing.TB) (names, prefixes []string) {
+	tb.Helper()
+	_, text, _ := strings.Cut(string(Read(tb, "README.md")), "\n## Metrics\n")
+	section, _, _ := strings.Cut(text, "\n### ")
+	for _, row := range metricRow.FindAllStringSubmatch(section, -1) {
+		for _, match := range metricName.FindAllStringSubmatch(row[1], -1) {
+			if match[2] == "*" {
+				prefixes = append(prefixes, match[1])
+			} else {
+				names = append(names, match[1])
+			}
+		}
+	}
+	if len(names) < 20 || len(prefixes) < 2 {
+		tb.Fatalf("only %d metrics and %d prefixes were found in the guide", len(names), len(prefixes))
+	}
+	return names, prefixes
+}
