@@ -53,7 +53,6 @@ func (s *starter) start(ctx context.Context) error {
 	if err := s.startHTTP(ctx, legacyregistry.DefaultGatherer, calls.Gatherer(), registry); err != nil {
 		return err
 	}
-	s.addReady("driver", func() error { return errors.New("not connected yet") })
 	d, err := connectDriver(ctx, s.cfg, calls)
 	if err != nil {
 		return err
@@ -99,6 +98,9 @@ func (s *starter) startHTTP(ctx context.Context, metrics ...prometheus.Gatherer)
 		return err
 	}
 	s.http.AddMetrics(metrics...)
+	// What takes their place comes later; until then the answer is no.
+	s.http.AddReady("driver", func() error { return errors.New("not connected yet") })
+	s.http.AddReady("caches", func() error { return errors.New("not synced yet") })
 	s.group.Go(ctx, "http", s.http.Run)
 	return nil
 }
