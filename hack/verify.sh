@@ -2,7 +2,7 @@
 # Proves that the tree is tidy, formatted, generated, linted and links nothing unwanted. All checks run, whatever
 # fails; it changes no file of the tree and installs nothing: tools pinned in hack/tools/go.mod are built into Go's cache.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 
 failed=()
 skipped=()
