@@ -20,8 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/capacity"
+	"github.com/csi-sidecars/external-provisioner/pkg/nodelocal"
 	"github.com/csi-sidecars/external-provisioner/pkg/segments"
 	"github.com/csi-sidecars/external-provisioner/pkg/topology"
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
 	"github.com/csi-sidecars/external-provisioner/test/memdriver"
 )
@@ -342,6 +344,39 @@ func TestCapacityAfterAVolume(t *testing.T) {
 	}
 	p.CreateFailed(s.ns)
 	eventually(t, "both zones are up to date", func() bool { return s.says(s.published()[0]) == "zone=a 8Gi" })
+}
+
+// In node deployment nobody manages the objects of a node that is gone: the sweeper removes them, and no others.
+func TestCapacityOfNodesThatAreGone(t *testing.T) {
+	t.Parallel()
+	s := lateSite(t)
+	publishers := map[string]*publisher{}
+	for _, zone := range []string{"a", "b"} {
+		node := s.name(zone)
+		s.node(node, s.zone(zone), s.ns)
+		publishers[zone] = s.publishOf(s.ns, memdriver.Config{CapacityBytes: 10 << 30, Topology: s.zone(zone)}, func(cfg *capacity.Config) {
+			cfg.Segments = segments.NewFixed(node, &csi.Topology{Segments: s.zone(zone)})
+			cfg.Objects = s.objectsOf(s.ns, nodelocal.ManagedBy(wellknown.ManagedByBase, node))
+		})
+	}
+	before := s.becomes(publishers["b"], "zone=a 10Gi", "zone=b 10Gi")
+	sweeper, err := capacity.NewSweeper(capacity.SweeperConfig{
+		Client: s.clients.Capacity, Metadata: s.clients.Metadata, DriverName: s.ns, Namespace: s.ns, Interval: 50 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	running(t, sweeper.Run)
+	publishers["b"].polls(s, 5)
+	if diff := cmp.Diff(versions(before), versions(s.published())); diff != "" {
+		t.Errorf("objects of nodes that are there (-before +after):\n%s", diff)
+	}
+	publishers["a"].stop()
+	s.dropNode(t.Context(), s.name("a"))
+	after := s.becomes(publishers["b"], "zone=b 10Gi")
+	if diff := cmp.Diff(versions(before[1:]), versions(after)); diff != "" {
+		t.Errorf("the object of the other node (-before +after):\n%s", diff)
+	}
 }
 
 // Many nodes, two classes, four workers: exactly one create each, and no other write.

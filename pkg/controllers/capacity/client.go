@@ -58,10 +58,9 @@ func NewObjects(cfg ObjectsConfig) (*Objects, error) {
 	}.String()
 	// No resync: the poll refreshes, and nothing else is to be gained from it.
 	reads := cluster.CacheConfig{Name: ResourceName, Client: cfg.Client, Trim: trimmed}
-	o := &Objects{cfg: cfg}
+	o := &Objects{cfg: cfg, writer: writerFor(cfg.Client, cfg.Version, cfg.Namespace)}
 	if cfg.Version == V1beta1 {
 		client := cfg.Client.StorageV1beta1().CSIStorageCapacities(cfg.Namespace)
-		o.writer = betaWriter{client}
 		reads.Example = &storagev1beta1.CSIStorageCapacity{}
 		reads.List = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			options.LabelSelector = ours
@@ -73,7 +72,6 @@ func NewObjects(cfg ObjectsConfig) (*Objects, error) {
 		}
 	} else {
 		client := cfg.Client.StorageV1().CSIStorageCapacities(cfg.Namespace)
-		o.writer = v1Writer{client}
 		reads.Example = &storagev1.CSIStorageCapacity{}
 		reads.List = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			options.LabelSelector = ours
@@ -112,6 +110,13 @@ func trimmed(obj any) (any, error) {
 	}
 	object.ManagedFields = nil
 	return object, nil
+}
+
+func writerFor(client kubernetes.Interface, version Version, namespace string) writer {
+	if version == V1beta1 {
+		return betaWriter{client.StorageV1beta1().CSIStorageCapacities(namespace)}
+	}
+	return v1Writer{client.StorageV1().CSIStorageCapacities(namespace)}
 }
 
 type v1Writer struct {

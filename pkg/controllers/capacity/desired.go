@@ -78,38 +78,44 @@ func newBook() *book {
 // changeSegments adds and removes segments; those that are there, or are not, are left out.
 func (b *book) changeSegments(added, removed []topology.Segment) {
 	for _, segment := range removed {
-		if _, there := b.segments[segment]; !there {
-			continue
-		}
-		delete(b.segments, segment)
-		for key, value := range segment.All() {
-			p := pair{key, value}
-			delete(b.byPair[p], segment)
-			if len(b.byPair[p]) == 0 {
-				delete(b.byPair, p)
-			}
-		}
-		for class := range b.classes {
-			b.release(Key{Class: class, Segment: segment})
+		if _, there := b.segments[segment]; there {
+			b.removeSegment(segment)
 		}
 	}
 	for _, segment := range added {
-		if _, there := b.segments[segment]; there {
-			continue
+		if _, there := b.segments[segment]; !there {
+			b.addSegment(segment)
 		}
-		b.segments[segment] = struct{}{}
-		for key, value := range segment.All() {
-			p := pair{key, value}
-			if b.byPair[p] == nil {
-				b.byPair[p] = map[topology.Segment]struct{}{}
-			}
-			b.byPair[p][segment] = struct{}{}
+	}
+}
+
+func (b *book) addSegment(segment topology.Segment) {
+	b.segments[segment] = struct{}{}
+	for key, value := range segment.All() {
+		p := pair{key, value}
+		if b.byPair[p] == nil {
+			b.byPair[p] = map[topology.Segment]struct{}{}
 		}
-		for class, terms := range b.classes {
-			if allowed(terms, segment) {
-				b.desire(Key{Class: class, Segment: segment})
-			}
+		b.byPair[p][segment] = struct{}{}
+	}
+	for class, terms := range b.classes {
+		if allowed(terms, segment) {
+			b.desire(Key{Class: class, Segment: segment})
 		}
+	}
+}
+
+func (b *book) removeSegment(segment topology.Segment) {
+	delete(b.segments, segment)
+	for key, value := range segment.All() {
+		p := pair{key, value}
+		delete(b.byPair[p], segment)
+		if len(b.byPair[p]) == 0 {
+			delete(b.byPair, p)
+		}
+	}
+	for class := range b.classes {
+		b.release(Key{Class: class, Segment: segment})
 	}
 }
 

@@ -1,0 +1,187 @@
+package capacity
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	metadatafake "k8s.io/client-go/metadata/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/nodelocal"
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+)
+
+func TestLeftovers(t *testing.T) {
+	t.Parallel()
+	long, longer := strings.Repeat("n", 48), strings.Repeat("n", 60)
+	nodes := map[string]bool{}
+	for _, node := range []string{"here", long + "here", longer + "here"} {
+		nodes[nodelocal.ManagedBy(wellknown.ManagedByBase, node)] = true
+	}
+	for name, tc := range map[string]struct {
+		managedBy string
+		want      bool
+	}{
+		"a node that is there":             {nodelocal.ManagedBy(wellknown.ManagedByBase, "here"), false},
+		"with a long name":                 {nodelocal.ManagedBy(wellknown.ManagedByBase, long+"here"), false},
+		"with a longer name":               {nodelocal.ManagedBy(wellknown.ManagedByBase, longer+"here"), false},
+		"a node that is gone":              {nodelocal.ManagedBy(wellknown.ManagedByBase, "gone"), true},
+		"with a long name, and gone":       {nodelocal.ManagedBy(wellknown.ManagedByBase, long+"gone"), true},
+		"with the longest short base":      {nodelocal.ManagedBy(wellknown.ManagedByBase, strings.Repeat("g", 52)), true},
+		"with a longer name, and gone":     {nodelocal.ManagedBy(wellknown.ManagedByBase, longer+"gone"), true},
+		"a central instance":               {wellknown.ManagedByBase, false},
+		"no label":                         {"", false},
+		"somebody else":                    {"my-operator", false},
+		"somebody else with the same hash": {"my-" + baseHash + "-node", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			object := published("fast", zone("a"), 1)
+			object.Labels[wellknown.LabelManagedBy] = tc.managedBy
+			if got := len(leftovers([]storagev1.CSIStorageCapacity{*object}, nodes)) == 1; got != tc.want {
+				t.Errorf("left over: %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+// A node that is gone is missed twice before its objects go; errors and an empty list delete nothing.
+func TestSweeper(t *testing.T) {
+	t.Parallel()
+	all := []string{"central", "gone", "here", "other-driver"}
+	for name, tc := range map[string]struct {
+		version Version
+		nodes   []string
+		prepare func(client *fake.Clientset, metadata *metadatafake.FakeMetadataClient)
+		// want after one sweep, after two, and after five.
+		want1, want2, want5 []string
+		wantErrors          int
+	}{
+		"a node is gone":            {nodes: []string{"here"}, want1: all, want2: []string{"central", "here", "other-driver"}, want5: []string{"central", "here", "other-driver"}},
+		"a node is gone, older API": {version: V1beta1, nodes: []string{"here"}, want1: all, want2: []string{"central", "here", "other-driver"}, want5: []string{"central", "here", "other-driver"}},
+		"no node is gone":           {nodes: []string{"here", "gone"}, want1: all, want2: all, want5: all},
+		"there is no node at all":   {want1: all, want2: all, want5: all, wantErrors: 5},
+		"nodes cannot be listed": {nodes: []string{"here"}, prepare: func(_ *fake.Clientset, metadata *metadatafake.FakeMetadataClient) {
+			metadata.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, nil, apierrors.NewForbidden(corev1.Resource("nodes"), "", errors.New("no role"))
+			})
+		}, want1: all, want2: all, want5: all, wantErrors: 5},
+		"a deletion fails once": {nodes: []string{"here"}, prepare: func(client *fake.Clientset, _ *metadatafake.FakeMetadataClient) {
+			failed := false
+			client.PrependReactor("delete", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+				if failed {
+					return false, nil, nil
+				}
+				failed = true
+				return true, nil, apierrors.NewTimeoutError("slow", 1)
+			})
+		}, want1: all, want2: all, want5: []string{"central", "here", "other-driver"}, wantErrors: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				client, nodes := sweepable(t, tc.nodes)
+				if tc.prepare != nil {
+					tc.prepare(client, nodes)
+				}
+				sweeper, err := NewSweeper(SweeperConfig{Client: client, Metadata: nodes, Version: tc.version, DriverName: testDriver, Namespace: testNamespace})
+				if err != nil {
+					t.Fatal(err)
+				}
+				logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+				stop, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
+				var running sync.WaitGroup
+				running.Go(func() {
+					if err := sweeper.Run(stop, stop); err != nil {
+						t.Error(err)
+					}
+				})
+				for _, step := range []struct {
+					sweeps time.Duration
+					want   []string
+				}{{0, tc.want1}, {1, tc.want2}, {3, tc.want5}} {
+					time.Sleep(step.sweeps * defaultSweepEvery)
+					synctest.Wait()
+					if diff := cmp.Diff(step.want, namesOf(t, client, tc.version)); diff != "" {
+						t.Errorf("objects %d sweeps later (-want +got):\n%s", step.sweeps, diff)
+					}
+				}
+				cancel()
+				running.Wait()
+				log := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+				if got := strings.Count(log, "Could not look for"); got != tc.wantErrors {
+					t.Errorf("%d errors in the log, want %d:\n%s", got, tc.wantErrors, log)
+				}
+			})
+		})
+	}
+}
+
+// sweepable returns clients of a cluster with these nodes and one object each of a central instance, of the nodes
+// "here" and "gone", and of another driver.
+func sweepable(t *testing.T, nodes []string) (*fake.Clientset, *metadatafake.FakeMetadataClient) {
+	t.Helper()
+	var objects, metadata []runtime.Object
+	for name, managedBy := range map[string]string{
+		"central": wellknown.ManagedByBase, "here": wellknown.ManagedByBase + "-here",
+		"gone": wellknown.ManagedByBase + "-gone", "other-driver": wellknown.ManagedByBase + "-gone",
+	} {
+		object := published("fast", zone("a"), 1)
+		object.Name = name
+		object.Labels[wellknown.LabelManagedBy] = managedBy
+		if name == "other-driver" {
+			object.Labels[wellknown.LabelDriverName] = "other"
+		}
+		objects = append(objects, object, toBeta(object))
+	}
+	for _, node := range nodes {
+		metadata = append(metadata, &metav1.PartialObjectMetadata{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: node},
+		})
+	}
+	scheme := metadatafake.NewTestScheme()
+	if err := metav1.AddMetaToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	return fake.NewSimpleClientset(objects...), metadatafake.NewSimpleMetadataClient(scheme, metadata...)
+}
+
+func namesOf(t *testing.T, client *fake.Clientset, version Version) []string {
+	t.Helper()
+	sweeper := Sweeper{cfg: SweeperConfig{Client: client, Version: version, Namespace: testNamespace}}
+	var names []string
+	for _, driver := range []string{testDriver, "other"} {
+		sweeper.cfg.DriverName = driver
+		objects, err := sweeper.objects(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, object := range objects {
+			names = append(names, object.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func TestNewSweeperNeedsItsConfig(t *testing.T) {
+	t.Parallel()
+	if _, err := NewSweeper(SweeperConfig{}); err == nil {
+		t.Error("an empty config was accepted")
+	}
+}
