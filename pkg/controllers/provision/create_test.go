@@ -507,3 +507,34 @@ func TestNotOurClaims(t *testing.T) {
 		}
 	})
 }
+
+// Two claims get one volume name at the same moment: the second is told, and never gets the volume of the first, also
+// when that is deleted.
+func TestTwoClaimsOfOneVolumeName(t *testing.T) {
+	inWorld(t, func(cfg *Config) { cfg.Settings.VolumeNameUUIDLength = 3 }, func(t *testing.T, w *world) {
+		w.driver.answers(answer{after: 20 * time.Millisecond}, answer{after: 30 * time.Millisecond})
+		first := w.claim("c")
+		w.claim("d")
+		w.pass(100 * time.Millisecond)
+		pv := w.pv("pvc-uid")
+		if pv == nil || pv.Spec.ClaimRef.UID != first.UID {
+			t.Fatalf("PersistentVolume %v", pv)
+		}
+		if len(w.events.having("Warning ProvisioningFailed", "in use", "pvc-uid")) != 1 {
+			t.Errorf("events: %v", w.events.having())
+		}
+		w.pass(10 * time.Second)
+		if got := len(w.driver.createCalls()); got != 2 {
+			t.Errorf("%d calls, want 2", got)
+		}
+		w.remove(first)
+		w.phase("pvc-uid", corev1.VolumeReleased)
+		w.pass(10 * time.Minute)
+		if got := w.pv("pvc-uid"); got == nil || got.UID == pv.UID || got.Spec.ClaimRef.UID != "uid-of-d" {
+			t.Errorf("the second claim got %v", got)
+		}
+		if len(w.driver.createCalls()) != 3 || len(w.driver.deleteCalls()) != 1 || w.driver.volumeCount() != 1 {
+			t.Errorf("%d creates, %d deletes, %d volumes", len(w.driver.createCalls()), len(w.driver.deleteCalls()), w.driver.volumeCount())
+		}
+	})
+}

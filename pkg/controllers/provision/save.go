@@ -2,6 +2,7 @@ package provision
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/loop"
+	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
 	"github.com/csi-sidecars/external-provisioner/pkg/source"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
@@ -27,7 +29,10 @@ func (c *Controller) made(ctx context.Context, cr create, pv *corev1.PersistentV
 	cr.unsaved = pv
 	c.creates.put(cr)
 	c.markers.answered(cr.claim.UID)
-	if err := c.create(ctx, pv); err != nil {
+	switch err := c.create(ctx, pv); {
+	case errors.Is(err, errTaken):
+		return c.taken(ctx, cr, err)
+	case err != nil:
 		c.notSaved(ctx, cr, err)
 		c.unsaved.Add(pv.Name)
 		return loop.Done()
@@ -53,8 +58,13 @@ func (c *Controller) syncUnsaved(ctx context.Context, pvName string) loop.Verdic
 		return loop.Done()
 	}
 	err := c.create(ctx, cr.unsaved)
-	if err == nil {
+	switch {
+	case err == nil:
 		c.saved(ctx, cr)
+		return loop.Done()
+	case errors.Is(err, errTaken):
+		_ = c.taken(ctx, cr, err)
+		c.claims.AddAfter(uid, c.cfg.RetryStart)
 		return loop.Done()
 	}
 	c.notSaved(ctx, cr, err)
@@ -86,7 +96,21 @@ func (c *Controller) create(ctx context.Context, pv *corev1.PersistentVolume) er
 	if live.DeletionTimestamp == nil && c.isOurs(live, pv.Spec.ClaimRef.UID, volumeID) {
 		return nil
 	}
+	if live.Spec.CSI != nil && live.Spec.CSI.Driver == c.cfg.Settings.Driver && live.Spec.CSI.VolumeHandle == volumeID {
+		return fmt.Errorf("%w: PersistentVolume %s is being deleted or for another claim, and its volume with it", errTaken, pv.Name)
+	}
 	return fmt.Errorf("a PersistentVolume %s is there that is not for this volume, or is being deleted: %w", pv.Name, err)
+}
+
+// errTaken says that a volume is another PersistentVolume's: the driver has given it out a second time, because two
+// claims have one volume name, or it is about to be deleted. It must not get a second one.
+var errTaken = errors.New("the driver answered with a volume that is in use")
+
+// taken ends a create whose volume is another's: there is nothing of its own to save or to delete.
+func (c *Controller) taken(ctx context.Context, cr create, err error) loop.Verdict {
+	c.metrics.saveFailed.Inc()
+	cr.unsaved = nil
+	return c.ended(ctx, cr, cr.plan, result{err: outcome.With(outcome.Failed, err)})
 }
 
 func (c *Controller) notSaved(ctx context.Context, cr create, err error) {
