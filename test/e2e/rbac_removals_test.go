@@ -190,12 +190,9 @@ var removals = map[string]removal{
 	"without replicasets capacity has no owner at level 2": {
 		play: "capacity", resource: "replicasets", stops: ends, says: "grant the verb get on replicasets.apps in namespace",
 	},
-	"without nodes nothing is cleaned up after them": {
-		play: "node cleanup", resource: "nodes", stops: lookAtNodes,
-		says: "grant the service account the verbs get and list on nodes, and get on csinodes.storage.k8s.io",
-	},
-	"without csinodes nothing is cleaned up after nodes": {
-		play: "node cleanup", resource: "csinodes", stops: lookAtNodes,
+	// One test for both, since it waits for a minute.
+	"without nodes and csinodes nothing is cleaned up after them": {
+		play: "node cleanup", resource: "nodes csinodes", stops: lookAtNodes,
 		says: "grant the service account the verbs get and list on nodes, and get on csinodes.storage.k8s.io",
 	},
 }

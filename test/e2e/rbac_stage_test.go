@@ -12,7 +12,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1beta1 "sigs.k8s.io/gateway-api/apis/v1beta1"
 	gatewayclient "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned/typed/apis/v1beta1"
@@ -115,24 +114,6 @@ func (s *stage) annotated(claim, annotation string, want bool) {
 		}
 		_, has := live.Annotations[annotation]
 		return has == want, nil
-	})
-}
-
-// mutate changes a claim as a user does.
-func (s *stage) mutate(claim string, change func(*corev1.PersistentVolumeClaim)) {
-	s.t.Helper()
-	claims := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace)
-	sidecar.Eventually(s.t, claim+" is changed", func(ctx context.Context) (bool, error) {
-		live, err := claims.Get(ctx, claim, metav1.GetOptions{})
-		if err != nil {
-			return false, err
-		}
-		change(live)
-		_, err = claims.Update(ctx, live, metav1.UpdateOptions{})
-		if apierrors.IsConflict(err) {
-			return false, nil
-		}
-		return err == nil, err
 	})
 }
 
