@@ -63,11 +63,11 @@ func texts(segments []topology.Segment) string {
 }
 
 // fed returns an index without clients whose stores a test fills by hand, with its node store reading these keys.
-func fed(t testing.TB, keys ...string) (x *Index, nodes, csiNodes store) {
-	t.Helper()
-	x, err := New(Config{Driver: driver, Client: fake.NewClientset(), Metadata: metadatafake.NewSimpleMetadataClient(scheme(t))})
+func fed(tb testing.TB, keys ...string) (x *Index, nodes, csiNodes store) {
+	tb.Helper()
+	x, err := New(Config{Driver: driver, Client: fake.NewClientset(), Metadata: metadatafake.NewSimpleMetadataClient(scheme(tb))})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	read := map[string]bool{}
 	for _, key := range keys {
@@ -80,11 +80,11 @@ func fed(t testing.TB, keys ...string) (x *Index, nodes, csiNodes store) {
 	return x, nodes, csiNodes
 }
 
-func scheme(t testing.TB) *runtime.Scheme {
-	t.Helper()
+func scheme(tb testing.TB) *runtime.Scheme {
+	tb.Helper()
 	s := metadatafake.NewTestScheme()
 	if err := metav1.AddMetaToScheme(s); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return s
 }

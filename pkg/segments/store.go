@@ -29,94 +29,95 @@ func (s store) Replace(list []any, _ string) error { s.replace(list); return nil
 
 func (s store) Transformer() cache.TransformFunc { return s.trim }
 
-// nodeStore returns a store for Nodes, of whose labels only keys are read.
-func (x *Index) nodeStore(keys map[string]bool) store {
-	known := func(key string) bool { return keys[key] }
-	apply := func(obj any) {
-		if n, ok := obj.(*metav1.PartialObjectMetadata); ok {
-			x.table.setNode(n.Name, true, topology.Restrict(n.Labels, known))
-		}
-	}
+// kind is what a store does with the objects of one kind. All but trim are called with the index locked.
+type kind[T metav1.Object] struct {
+	// set takes an object over, unset its absence.
+	set   func(T)
+	unset func(name string)
+	// there reports whether the table has an object of this kind for the node.
+	there func(record) bool
+	// listed is called after all objects were taken over.
+	listed func()
+	// trim returns what is kept of an object while lists and watches bring it.
+	trim func(T) any
+}
+
+// storeOf returns the store of one kind. What is not of that kind is left out.
+func storeOf[T metav1.Object](x *Index, k kind[T]) store {
 	return store{
-		apply: func(obj any) { x.change(func() { apply(obj) }) },
+		apply: func(obj any) {
+			if object, ok := obj.(T); ok {
+				x.change(func() { k.set(object) })
+			}
+		},
 		remove: func(obj any) {
-			if n, ok := obj.(*metav1.PartialObjectMetadata); ok {
-				x.change(func() { x.table.setNode(n.Name, false, topology.Segment{}) })
+			if object, ok := obj.(T); ok {
+				x.change(func() { k.unset(object.GetName()) })
 			}
 		},
-		replace: func(list []any) {
-			x.change(func() {
-				there := map[string]bool{}
-				for _, obj := range list {
-					if n, ok := obj.(*metav1.PartialObjectMetadata); ok {
-						there[n.Name] = true
-					}
-					apply(obj)
-				}
-				for name, n := range x.table.nodes {
-					if n.exists && !there[name] {
-						x.table.setNode(name, false, topology.Segment{})
-					}
-				}
-				x.nodesSynced, x.read = true, keys
-			})
-		},
+		replace: func(list []any) { x.change(func() { k.replace(x.table, list) }) },
 		trim: func(obj any) (any, error) {
-			n, ok := obj.(*metav1.PartialObjectMetadata)
-			if !ok {
-				return obj, nil
+			if object, ok := obj.(T); ok {
+				return k.trim(object), nil
 			}
-			return &metav1.PartialObjectMetadata{TypeMeta: n.TypeMeta, ObjectMeta: metav1.ObjectMeta{
-				Name: n.Name, ResourceVersion: n.ResourceVersion, Labels: topology.Restrict(n.Labels, known).Map(),
-			}}, nil
+			return obj, nil
 		},
 	}
 }
 
-// csiNodeStore returns a store for CSINodes, of which only the driver's entry is read.
-func (x *Index) csiNodeStore() store {
-	apply := func(obj any) {
-		if n, ok := obj.(*storagev1.CSINode); ok {
-			entry := x.entry(n)
-			x.table.setCSINode(n.Name, true, entry != nil, topology.KeySet(keysOf(entry)))
+// replace takes a whole list over: what is not in it is gone.
+func (k kind[T]) replace(t *table, list []any) {
+	listed := map[string]bool{}
+	for _, obj := range list {
+		if object, ok := obj.(T); ok {
+			listed[object.GetName()] = true
+			k.set(object)
 		}
 	}
-	return store{
-		apply: func(obj any) { x.change(func() { apply(obj) }) },
-		remove: func(obj any) {
-			if n, ok := obj.(*storagev1.CSINode); ok {
-				x.change(func() { x.table.setCSINode(n.Name, false, false, nil) })
-			}
+	for name, n := range t.nodes {
+		if k.there(n) && !listed[name] {
+			k.unset(name)
+		}
+	}
+	k.listed()
+}
+
+// nodeStore returns a store for Nodes, of whose labels only keys are read.
+func (x *Index) nodeStore(keys map[string]bool) store {
+	known := func(key string) bool { return keys[key] }
+	return storeOf(x, kind[*metav1.PartialObjectMetadata]{
+		set: func(n *metav1.PartialObjectMetadata) {
+			x.table.setNode(n.Name, true, topology.Restrict(n.Labels, known))
 		},
-		replace: func(list []any) {
-			x.change(func() {
-				there := map[string]bool{}
-				for _, obj := range list {
-					if n, ok := obj.(*storagev1.CSINode); ok {
-						there[n.Name] = true
-					}
-					apply(obj)
-				}
-				for name, n := range x.table.nodes {
-					if n.csiNode && !there[name] {
-						x.table.setCSINode(name, false, false, nil)
-					}
-				}
-				x.csiNodesSynced = true
-			})
+		unset:  func(name string) { x.table.setNode(name, false, topology.Segment{}) },
+		there:  func(n record) bool { return n.exists },
+		listed: func() { x.nodesSynced, x.read = true, keys },
+		trim: func(n *metav1.PartialObjectMetadata) any {
+			return &metav1.PartialObjectMetadata{TypeMeta: n.TypeMeta, ObjectMeta: metav1.ObjectMeta{
+				Name: n.Name, ResourceVersion: n.ResourceVersion, Labels: topology.Restrict(n.Labels, known).Map(),
+			}}
 		},
-		trim: func(obj any) (any, error) {
-			n, ok := obj.(*storagev1.CSINode)
-			if !ok {
-				return obj, nil
-			}
+	})
+}
+
+// csiNodeStore returns a store for CSINodes, of which only the driver's entry is read.
+func (x *Index) csiNodeStore() store {
+	return storeOf(x, kind[*storagev1.CSINode]{
+		set: func(n *storagev1.CSINode) {
+			entry := x.entry(n)
+			x.table.setCSINode(n.Name, true, entry != nil, topology.KeySet(keysOf(entry)))
+		},
+		unset:  func(name string) { x.table.setCSINode(name, false, false, nil) },
+		there:  func(n record) bool { return n.csiNode },
+		listed: func() { x.csiNodesSynced = true },
+		trim: func(n *storagev1.CSINode) any {
 			trimmed := &storagev1.CSINode{TypeMeta: n.TypeMeta, ObjectMeta: metav1.ObjectMeta{Name: n.Name, ResourceVersion: n.ResourceVersion}}
 			if entry := x.entry(n); entry != nil {
 				trimmed.Spec.Drivers = []storagev1.CSINodeDriver{{Name: entry.Name, TopologyKeys: entry.TopologyKeys}}
 			}
-			return trimmed, nil
+			return trimmed
 		},
-	}
+	})
 }
 
 // entry returns the driver's entry, nil when it is not registered.

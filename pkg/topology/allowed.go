@@ -56,8 +56,8 @@ func standsForNothing(allowed []corev1.TopologySelectorTerm) bool {
 // validation refuses, takes what stands before it with it.
 func effective(entry corev1.TopologySelectorTerm) []corev1.TopologySelectorLabelRequirement {
 	expressions := entry.MatchLabelExpressions
-	for i := len(expressions) - 1; i >= 0; i-- {
-		if len(expressions[i].Values) == 0 {
+	for i, expression := range slices.Backward(expressions) {
+		if len(expression.Values) == 0 {
 			return expressions[i+1:]
 		}
 	}

@@ -38,8 +38,9 @@ func TestSpread(t *testing.T) {
 			}
 		})
 	}
-	if spread("", "uid-1", 1<<20) != spread("", "uid-1", 1<<20) || spread("", "uid-1", 1<<20) == spread("", "uid-2", 1<<20) {
-		t.Error("a claim without name goes by its UID")
+	first := spread("", "uid-1", 1<<20)
+	if again, other := spread("", "uid-1", 1<<20), spread("", "uid-2", 1<<20); again != first || other == first {
+		t.Errorf("claims without a name: %d, again %d, another UID %d, want them to go by their UID", first, again, other)
 	}
 }
 

@@ -152,7 +152,7 @@ func naiveRequire(r Request, nodes []naiveNode) (requisite, preferred []map[stri
 			return nil, nil, errors.New("not allowed")
 		}
 		return []map[string]string{selected}, []map[string]string{selected}, nil
-	case len(r.AllowedTopologies) > 0 && !(selected != nil && r.KeepNodeTopology && len(allowed) > 0):
+	case len(r.AllowedTopologies) > 0 && (selected == nil || !r.KeepNodeTopology || len(allowed) == 0):
 		if requisite = allowed; len(requisite) == 0 {
 			return nil, nil, nil
 		}
