@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	snapv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -77,7 +77,7 @@ func (c *Controller) call(ctx context.Context, plan *Plan, secrets map[string]st
 	if err != nil {
 		return result{err: outcome.With(ended.outcome, err), call: ended}
 	}
-	pv, err := c.accept(ctx, plan, resp.GetVolume(), volume.CheckResponse(plan.Request, resp), func(id string) error {
+	pv, err := c.accept(plan, resp.GetVolume(), volume.CheckResponse(plan.Request, resp), func(id string) error {
 		return c.cleanUp(ctx, plan.Claim, marker, &csi.DeleteVolumeRequest{VolumeId: id, Secrets: secrets})
 	})
 	if err != nil {
@@ -108,7 +108,7 @@ func (c *Controller) requestOf(req *csi.CreateVolumeRequest, secrets map[string]
 
 // accept makes the PersistentVolume. A volume that cannot be used is cleaned up: done, the create has ended and
 // a repetition is put off for long; not done, the volume is still there and the create goes on.
-func (c *Controller) accept(ctx context.Context, plan *Plan, vol *csi.Volume, bad error, cleanUp func(id string) error) (*corev1.PersistentVolume, error) {
+func (c *Controller) accept(plan *Plan, vol *csi.Volume, bad error, cleanUp func(id string) error) (*corev1.PersistentVolume, error) {
 	if bad != nil {
 		response, _ := errors.AsType[*volume.BadResponse](bad)
 		if response == nil || response.VolumeID == "" {
@@ -228,7 +228,7 @@ func (c *Controller) protectSource(ctx context.Context, plan *Plan, outstanding 
 			return changed
 		})
 	case source.Snapshot:
-		_, err = cluster.UpdateSnapshot(ctx, c.cfg.Snapshots, name, "", func(live *snapshotv1.VolumeSnapshot) bool {
+		_, err = cluster.UpdateSnapshot(ctx, c.cfg.Snapshots, name, "", func(live *snapv1.VolumeSnapshot) bool {
 			var changed bool
 			live.Finalizers, changed = cluster.AddFinalizer(live.Finalizers, wellknown.FinalizerSnapshotSource)
 			return changed

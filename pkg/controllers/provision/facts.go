@@ -2,7 +2,7 @@ package provision
 
 import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	snapv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
@@ -28,8 +28,8 @@ type Facts struct {
 	Granted  bool
 	GrantErr error
 	// Snapshot and Content are set for a snapshot source, SourceClaim and SourcePV for a clone.
-	Snapshot    *snapshotv1.VolumeSnapshot
-	Content     *snapshotv1.VolumeSnapshotContent
+	Snapshot    *snapv1.VolumeSnapshot
+	Content     *snapv1.VolumeSnapshotContent
 	SourceClaim *corev1.PersistentVolumeClaim
 	SourcePV    *corev1.PersistentVolume
 	// WantsVAC says that VolumeAttributesClasses are honoured (gate VolumeAttributesClass). VAC is the claim's.

@@ -201,7 +201,7 @@ func contentFound(f Facts, s Settings, p *Plan) error {
 		return outcome.With(outcome.Unchanged, err)
 	}
 	p.Request.VolumeContentSource = content.VolumeContentSource
-	p.Request.CapacityRange.RequiredBytes = max(p.Request.CapacityRange.RequiredBytes, content.MinBytes)
+	p.Request.CapacityRange.RequiredBytes = max(p.Request.GetCapacityRange().GetRequiredBytes(), content.MinBytes)
 	return nil
 }
 

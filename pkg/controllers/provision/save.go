@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	snapv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -180,7 +180,7 @@ func (c *Controller) releaseSnapshot(ctx context.Context, cr create) {
 		}
 	}
 	name := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
-	_, err := cluster.UpdateSnapshot(ctx, c.cfg.Snapshots, name, "", func(live *snapshotv1.VolumeSnapshot) bool {
+	_, err := cluster.UpdateSnapshot(ctx, c.cfg.Snapshots, name, "", func(live *snapv1.VolumeSnapshot) bool {
 		var changed bool
 		live.Finalizers, changed = cluster.RemoveFinalizer(live.Finalizers, wellknown.FinalizerSnapshotSource)
 		return changed
