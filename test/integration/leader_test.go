@@ -146,7 +146,9 @@ func TestLeaseIsHandedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	endWriting()
-	<-written
+	if err := <-written; err != nil {
+		t.Error(err)
+	}
 	list, err := c.Core.CoreV1().Events(ns).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
