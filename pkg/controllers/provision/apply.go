@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	snapv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,10 +14,8 @@ import (
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
-	"github.com/csi-sidecars/external-provisioner/pkg/source"
 	"github.com/csi-sidecars/external-provisioner/pkg/topology"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
-	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
 // cleanupTries is how often the volume of a bad answer is tried to be deleted.
@@ -39,7 +36,9 @@ type result struct {
 // known while it runs.
 func (c *Controller) apply(ctx context.Context, cr *create) result {
 	plan := cr.plan
-	if err := c.protectSource(ctx, plan, cr.proto.unanswered); err != nil {
+	asRead := cr.snapshot
+	cr.snapshot = nil
+	if err := c.protectSource(ctx, plan, asRead, cr.proto.unanswered); err != nil {
 		return result{err: err}
 	}
 	secret, err := c.provisionerSecret(ctx, plan, cr.proto.unanswered)
@@ -207,44 +206,4 @@ func values(secret *corev1.Secret) map[string]string {
 func (c *Controller) isGoing(uid types.UID) bool {
 	claim := c.cfg.Cache.ClaimByUID(uid)
 	return claim == nil || claim.DeletionTimestamp != nil
-}
-
-// protectSource puts our finalizer on the source, the last thing before the call. What an outstanding create
-// reads from is not let go because of an error here: it may be too late for a finalizer, not for the create.
-func (c *Controller) protectSource(ctx context.Context, plan *Plan, outstanding bool) error {
-	ref := plan.Source
-	name := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
-	var err error
-	switch ref.Kind {
-	case source.None, source.Populator:
-		return nil
-	case source.Claim:
-		if claim := c.cfg.Cache.Claim(ref.Namespace, ref.Name); claim != nil && has(claim.Finalizers, wellknown.FinalizerCloneSource) {
-			return nil
-		}
-		_, err = cluster.UpdateClaim(ctx, c.cfg.Client, name, "", func(live *corev1.PersistentVolumeClaim) bool {
-			var changed bool
-			live.Finalizers, changed = cluster.AddFinalizer(live.Finalizers, wellknown.FinalizerCloneSource)
-			return changed
-		})
-	case source.Snapshot:
-		_, err = cluster.UpdateSnapshot(ctx, c.cfg.Snapshots, name, "", func(live *snapv1.VolumeSnapshot) bool {
-			var changed bool
-			live.Finalizers, changed = cluster.AddFinalizer(live.Finalizers, wellknown.FinalizerSnapshotSource)
-			return changed
-		})
-		if apierrors.IsForbidden(err) {
-			klog.FromContext(ctx).Info("Snapshot is restored from without protection, grant update on volumesnapshots.snapshot.storage.k8s.io", "VolumeSnapshot", klog.KRef(ref.Namespace, ref.Name), "err", err)
-			return nil
-		}
-	}
-	if err == nil || outstanding {
-		return nil
-	}
-	return fmt.Errorf("protect %s %s/%s as data source: %w", ref.KindName, ref.Namespace, ref.Name, err)
-}
-
-func has(finalizers []string, finalizer string) bool {
-	_, absent := cluster.AddFinalizer(finalizers, finalizer)
-	return !absent
 }

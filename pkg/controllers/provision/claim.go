@@ -111,7 +111,7 @@ func (c *Controller) attempt(ctx context.Context, cr create, class *storagev1.St
 	if err != nil {
 		return c.conclude(ctx, cr, plan, result{err: err})
 	}
-	cr.plan = plan
+	cr.plan, cr.snapshot = plan, facts.Snapshot
 	return c.carryOut(ctx, cr, start)
 }
 

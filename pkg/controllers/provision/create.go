@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	snapv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,6 +28,8 @@ type create struct {
 	// plan is frozen while the create is unanswered; nil after a restart, when resumed says what was left.
 	plan    *Plan
 	resumed *marker
+	// snapshot is the source as this attempt has read it; nil in later ones, for which it may be too old.
+	snapshot *snapv1.VolumeSnapshot
 	// stuckSaid is when the user was last told that the create cannot be finished.
 	stuckSaid time.Time
 	// slow holds back a request that cannot succeed as it is; nil if none.

@@ -10,7 +10,8 @@
 //	select.go   is the claim ours, and is it its turn? (pure)
 //	gather.go   reads everything that the decision needs into Facts
 //	plan.go     decides: Facts → Plan or an error with its outcome (pure)
-//	apply.go    finalizers, secret, CreateVolume, response, clean-up
+//	apply.go    secret, CreateVolume, response, clean-up
+//	protect.go  our finalizer on the source, the last thing before the call
 //	save.go     PersistentVolume to the API server, for as long as it takes
 //	claim.go    puts them together and turns the result into a verdict
 //

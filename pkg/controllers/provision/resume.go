@@ -120,7 +120,7 @@ func (c *Controller) replan(ctx context.Context, cr *create) (loop.Verdict, bool
 		c.creates.put(*cr)
 		return loop.Again(), false
 	}
-	cr.plan = plan
+	cr.plan, cr.snapshot = plan, facts.Snapshot
 	return loop.Verdict{}, true
 }
 
