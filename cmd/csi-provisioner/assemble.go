@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/controllers/capacity"
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/cloneprotect"
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/provision"
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/snapshotprotect"
@@ -80,6 +81,8 @@ type rooms struct {
 	has          provision.Capabilities
 	provision    *provision.Controller
 	others       []controller
+	// capacityVersion is that of the API of storage capacity; empty when it is not published.
+	capacityVersion capacity.Version
 	// leader is set before the controllers run; nil without leader election.
 	leader *process.Leader
 	// background is what runs beside the controllers, from before they do until after they have ended.
@@ -117,9 +120,14 @@ func (r *rooms) gate(ctx context.Context) error {
 
 // work runs the controllers until stop ends and their work is done.
 func (r *rooms) work(stop, work context.Context) error {
-	errs := make([]error, 1+len(r.others))
+	return runAll(stop, work, append([]controller{r.provision}, r.others...))
+}
+
+// runAll runs the controllers side by side and returns when all have ended.
+func runAll(stop, work context.Context, controllers []controller) error {
+	errs := make([]error, len(controllers))
 	var running sync.WaitGroup
-	for i, c := range append(r.others, r.provision) {
+	for i, c := range controllers {
 		running.Go(func() { errs[i] = c.Run(stop, work) })
 	}
 	running.Wait()
@@ -309,7 +317,7 @@ func (r *rooms) watchTopology() (err error) {
 	if err != nil {
 		return err
 	}
-	r.informers.Require("nodes and csinodes.storage.k8s.io", r.index.HasSynced, func() error { return nil })
+	r.informers.Require("nodes and csinodes.storage.k8s.io", r.index.HasSynced, r.index.LastError)
 	r.background = append(r.background, forever("topology", r.index.Run))
 	return nil
 }

@@ -30,6 +30,7 @@ func (r *rooms) publishCapacity(ctx context.Context) (*capacity.Controller, erro
 	if err != nil {
 		return nil, fmt.Errorf("storage capacity: %w", err)
 	}
+	r.capacityVersion = version
 	objects, err := capacity.NewObjects(capacity.ObjectsConfig{
 		Client: clients.Capacity, Version: version, DriverName: r.name, Namespace: cfg.Namespace,
 		ManagedBy: nodelocal.ManagedBy(wellknown.ManagedByBase, r.cfg.Node.Name),

@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/controllers/capacity"
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/nodecleanup"
 	"github.com/csi-sidecars/external-provisioner/pkg/process"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
@@ -26,12 +27,23 @@ func (r *rooms) cleanUpNodes() error {
 	if !r.cfg.Node.Cleanup {
 		return nil
 	}
-	controller, err := nodecleanup.New(nodecleanup.Config{
+	nodes, err := nodecleanup.New(nodecleanup.Config{
 		Cache: r.informers, Client: r.api.clients.Core, Recorder: r.events.Recorder(wellknown.EventComponent),
 		Driver: r.name, InTree: r.inTree,
 	})
 	if err != nil {
 		return err
+	}
+	turns := []controller{nodes}
+	if r.capacityVersion != "" {
+		objects, err := capacity.NewSweeper(capacity.SweeperConfig{
+			Client: r.api.clients.Capacity, Metadata: r.api.clients.Metadata, Version: r.capacityVersion, DriverName: r.name,
+			Namespace: r.cfg.Capacity.Namespace,
+		})
+		if err != nil {
+			return err
+		}
+		turns = append(turns, objects)
 	}
 	e := r.cfg.Election
 	lock := process.LeaseName(r.name) + "-cleanup"
@@ -47,7 +59,7 @@ func (r *rooms) cleanUpNodes() error {
 		if r.informers.WaitForSync(ctx) != nil {
 			return // the main line says so
 		}
-		takeTurns(ctx, lease, controller.Run)
+		takeTurns(ctx, lease, func(stop, work context.Context) error { return runAll(stop, work, turns) })
 	}))
 	return nil
 }

@@ -169,7 +169,7 @@ func (o *Options) addNode(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.nodeImmediate, "node-deployment-immediate-binding", true, "Compete with the other nodes for claims with immediate binding.")
 	fs.DurationVar(&o.nodeBaseDelay, "node-deployment-base-delay", 20*time.Second, "The first try to take such a claim comes after a random part of this; it doubles with each conflict.")
 	fs.DurationVar(&o.nodeMaxDelay, "node-deployment-max-delay", 60*time.Second, "Longest such delay.")
-	fs.BoolVar(&o.nodeCleanup, "node-deployment-cleanup", false, "Let one instance, by a lease, look after what no other can: claims whose selected node has no driver, and PersistentVolumes and marked claims whose node is gone.")
+	fs.BoolVar(&o.nodeCleanup, "node-deployment-cleanup", false, "Let one instance, by a lease, look after what no other can: claims whose selected node has no driver, and PersistentVolumes, marked claims and CSIStorageCapacity objects whose node is gone.")
 }
 
 func (o *Options) addElection(fs *pflag.FlagSet) {

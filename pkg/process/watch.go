@@ -24,6 +24,8 @@ const (
 	watchRetry, watchRefused = time.Second, time.Minute
 	// watchSeconds is how long the server keeps a watch, up to twice that.
 	watchSeconds = 300
+	// leaseRule is the right that leader election needs, in the words of a Role.
+	leaseRule = `apiGroups: ["coordination.k8s.io"], resources: ["leases"], verbs: ["get", "watch", "create", "update"]`
 )
 
 // watch keeps the sightings up to date until ctx ends. Without the right to watch they only come from the
@@ -35,9 +37,14 @@ func (l *Leader) watch(ctx context.Context) {
 		l.seen.watch(false)
 		pause := watchRetry
 		if err != nil && ctx.Err() == nil {
-			logger.V(2).Info("Cannot watch the leader lease, reading it every now and then", "reason", err.Error())
 			if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 				pause = watchRefused
+				l.log.do("watch refused", func() {
+					logger.Info("The leader lease may not be watched, so it is read every now and then; add the rule", "reason", err.Error(),
+						"namespace", l.cfg.Namespace, "rule", leaseRule)
+				})
+			} else {
+				logger.V(2).Info("Cannot watch the leader lease, reading it every now and then", "reason", err.Error())
 			}
 		}
 		select {
@@ -102,7 +109,7 @@ func (l *Leader) reportFailure(logger klog.Logger, verb string, err error) {
 	case apierrors.IsForbidden(err):
 		l.log.do("forbidden "+verb, func() {
 			logger.Error(err, "The leader lease may not be used, add the rule", "lease", lease, "namespace", l.cfg.Namespace,
-				"rule", `apiGroups: ["coordination.k8s.io"], resources: ["leases"], verbs: ["get", "list", "watch", "create", "update"]`)
+				"rule", leaseRule)
 		})
 	case leading:
 		l.log.do("renewing "+verb, func() { logger.Error(err, "Cannot renew the leader lease", "lease", lease, "verb", verb) })

@@ -45,6 +45,8 @@ type Index struct {
 	nodesSynced, csiNodesSynced, told bool
 	// watched are the label keys that Nodes are watched for, read those that the last list brought.
 	watched, read map[string]bool
+	// failed holds the error of the last request for a resource, if it failed.
+	failed map[string]error
 }
 
 // New assembles an index; nothing is watched before Run.
@@ -61,6 +63,7 @@ func New(cfg Config) (*Index, error) {
 		ended:        make(chan struct{}),
 		table:        newTable(),
 		watched:      map[string]bool{},
+		failed:       map[string]error{},
 	}, nil
 }
 

@@ -134,10 +134,12 @@ func (x *Index) nodes() cache.ListerWatcher {
 	client := x.cfg.Metadata.Resource(nodesResource)
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			return client.List(ctx, options)
+			list, err := client.List(ctx, options)
+			return list, x.note("nodes", err)
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			return client.Watch(ctx, options)
+			w, err := client.Watch(ctx, options)
+			return w, x.note("nodes", err)
 		},
 	}, x.cfg.Metadata)
 }
@@ -146,10 +148,35 @@ func (x *Index) csiNodes() cache.ListerWatcher {
 	client := x.cfg.Client.StorageV1().CSINodes()
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			return client.List(ctx, options)
+			list, err := client.List(ctx, options)
+			return list, x.note("csinodes", err)
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			return client.Watch(ctx, options)
+			w, err := client.Watch(ctx, options)
+			return w, x.note("csinodes", err)
 		},
 	}, x.cfg.Client)
+}
+
+// note remembers how the last request for a resource ended, and returns its error as it is.
+func (x *Index) note(resource string, err error) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err == nil {
+		delete(x.failed, resource)
+	} else {
+		x.failed[resource] = err
+	}
+	return err
+}
+
+// LastError returns why Nodes or CSINodes cannot be read at the moment, nil when they can or when nobody has
+// asked yet. Safe for concurrent use.
+func (x *Index) LastError() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err := x.failed["csinodes"]; err != nil {
+		return err
+	}
+	return x.failed["nodes"]
 }

@@ -132,7 +132,7 @@ func (c *Controller) waitForAPI(ctx context.Context) bool {
 func (c *Controller) mayList(ctx context.Context) bool {
 	_, err := c.cfg.Snapshots.SnapshotV1().VolumeSnapshots(metav1.NamespaceAll).List(ctx, metav1.ListOptions{Limit: 1})
 	if apierrors.IsForbidden(err) {
-		klog.FromContext(ctx).Info("Snapshots are not swept: grant the verbs list, watch and update on volumesnapshots.snapshot.storage.k8s.io and restart",
+		klog.FromContext(ctx).Info("Snapshots are not swept: grant the verbs list and update on volumesnapshots.snapshot.storage.k8s.io and restart",
 			"reason", err.Error())
 		return false
 	}
