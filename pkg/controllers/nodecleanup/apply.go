@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,65 +24,61 @@ type pass struct {
 	now time.Time
 	// first is the look that suspects are judged by, second the one that must confirm it before a write.
 	first, second *look
-	writes        int
 }
 
 // round looks at everything that hangs on a node, and ends what has been hopeless for long enough. When nodes cannot
 // be read it ends, and what it has not seen begins anew: nothing is given up without an answer.
 func (c *Controller) round(stop, work context.Context) {
-	p := &pass{c: c, now: time.Now(), first: c.look(), second: c.look()}
 	defer c.findings.end()
 	defer c.suspects.end()
+	if err := c.visit(stop, work); err != nil {
+		advice := "none: tried again at the next round"
+		if apierrors.IsForbidden(err) {
+			advice = "grant the service account the verbs get and list on nodes, and get on csinodes.storage.k8s.io"
+		}
+		klog.FromContext(work).Error(err, "Cannot look at nodes, cleaning up nothing", "advice", advice)
+	}
+}
+
+// visit returns an error when nodes cannot be read.
+func (c *Controller) visit(stop, work context.Context) error {
+	p := &pass{c: c, now: time.Now(), first: c.look(), second: c.look()}
 	claims, pvs := c.hanging()
-	for _, claim := range claims {
+	for _, name := range c.claimTurn.order(slices.Sorted(maps.Keys(claims)), maxPerRound) {
 		if stop.Err() != nil {
-			return
+			return nil
 		}
-		if err := p.claim(work, claim); err != nil {
-			sayBlind(work, err)
-			return
+		if err := p.claim(work, name, claims[name]); err != nil {
+			return err
 		}
 	}
-	for _, pv := range pvs {
+	for _, name := range c.pvTurn.order(slices.Sorted(maps.Keys(pvs)), maxPerRound) {
 		if stop.Err() != nil {
-			return
+			return nil
 		}
-		if err := p.pv(work, pv); err != nil {
-			sayBlind(work, err)
-			return
+		if err := p.pv(work, pvs[name]); err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
-func sayBlind(ctx context.Context, err error) {
-	advice := "none: tried again at the next round"
-	if apierrors.IsForbidden(err) {
-		advice = "grant the service account the verbs get and list on nodes, and get on csinodes.storage.k8s.io"
-	}
-	klog.FromContext(ctx).Error(err, "Cannot look at nodes, cleaning up nothing", "advice", advice)
-}
-
-// hanging returns what hangs on a node, sorted by name.
-func (c *Controller) hanging() ([]*corev1.PersistentVolumeClaim, []*corev1.PersistentVolume) {
+// hanging returns what hangs on a node: claims by namespace and name, PersistentVolumes by name.
+func (c *Controller) hanging() (map[string]*corev1.PersistentVolumeClaim, map[string]*corev1.PersistentVolume) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	claims := make([]*corev1.PersistentVolumeClaim, 0, len(c.claims))
+	claims, pvs := map[string]*corev1.PersistentVolumeClaim{}, map[string]*corev1.PersistentVolume{}
 	for _, claim := range c.claims {
-		claims = append(claims, claim)
+		claims[claim.Namespace+"/"+claim.Name] = claim
 	}
-	pvs := make([]*corev1.PersistentVolume, 0, len(c.pvs))
 	for _, pv := range c.pvs {
-		pvs = append(pvs, pv)
+		pvs[pv.Name] = pv
 	}
-	slices.SortFunc(claims, func(a, b *corev1.PersistentVolumeClaim) int {
-		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
-	})
-	slices.SortFunc(pvs, func(a, b *corev1.PersistentVolume) int { return strings.Compare(a.Name, b.Name) })
 	return claims, pvs
 }
 
 // claim looks at one claim. The error says that nodes cannot be read.
-func (p *pass) claim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+func (p *pass) claim(ctx context.Context, name string, claim *corev1.PersistentVolumeClaim) error {
 	b := bondsOf(claim, p.c.names)
 	s := suspect{uid: claim.UID, bonds: b}
 	if p.c.suspects.note(s, p.now) == 0 {
@@ -100,14 +96,13 @@ func (p *pass) claim(ctx context.Context, claim *corev1.PersistentVolumeClaim) e
 	if r.endMarker {
 		grace = p.c.cfg.VolumeGrace
 	}
-	if p.c.findings.note(finding{suspect: s, remedy: r}, p.now) < grace || p.writes >= maxPerRound {
+	if p.c.findings.note(finding{suspect: s, remedy: r}, p.now) < grace || !p.c.claimTurn.take(name) {
 		return nil
 	}
 	if states, err = p.second.at(ctx, b.nodes()); err != nil {
 		return err
 	}
 	if remedyFor(b, states) == r {
-		p.writes++
 		p.c.mend(klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "PVC", klog.KObj(claim))), claim, s.bonds, r)
 	}
 	return nil
@@ -170,13 +165,12 @@ func (p *pass) pv(ctx context.Context, pv *corev1.PersistentVolume) error {
 	if none, err := p.first.none(ctx, questions); err != nil || !none {
 		return err
 	}
-	if p.c.findings.note(finding{suspect: s}, p.now) < p.c.cfg.VolumeGrace || p.writes >= maxPerRound {
+	if p.c.findings.note(finding{suspect: s}, p.now) < p.c.cfg.VolumeGrace || !p.c.pvTurn.take(pv.Name) {
 		return nil
 	}
 	if none, err := p.second.none(ctx, questions); err != nil || !none {
 		return err
 	}
-	p.writes++
 	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "PV", klog.KObj(pv)))
 	if err := p.c.abandon(ctx, pv); err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot remove the PersistentVolume of nodes that are gone, trying again")

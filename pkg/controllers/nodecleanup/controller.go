@@ -20,8 +20,8 @@ const (
 	defaultInterval    = 30 * time.Second
 	defaultClaimGrace  = time.Minute
 	defaultVolumeGrace = 5 * time.Minute
-	// maxPerRound bounds the writes of one round, so that the end of a large node does not hold up the provisioning
-	// that shares the client's limit.
+	// maxPerRound bounds the claims, and the PersistentVolumes, that are written in one round, so that the end of a large
+	// node does not hold up the provisioning that shares the client's limit.
 	maxPerRound = 100
 )
 
@@ -68,6 +68,8 @@ type Controller struct {
 
 	suspects memory[suspect]
 	findings memory[finding]
+	// turns are whose turn it is first when not all could be written in the round before.
+	claimTurn, pvTurn turn
 }
 
 // New checks cfg and assembles the controller; nothing is called or watched before Run.
@@ -98,7 +100,7 @@ func (c *Controller) Run(stop, work context.Context) error {
 		return fmt.Errorf("nodecleanup: %w", err)
 	}
 	klog.FromContext(stop).Info("Cleaning up after nodes", "driver", c.cfg.Driver)
-	c.suspects, c.findings = memory[suspect]{}, memory[finding]{}
+	c.suspects, c.findings, c.claimTurn, c.pvTurn = memory[suspect]{}, memory[finding]{}, turn{}, turn{}
 	ticker := time.NewTicker(c.cfg.Interval)
 	defer ticker.Stop()
 	for {

@@ -234,5 +234,31 @@ func (m *memory[K]) note(what K, now time.Time) time.Duration {
 	return now.Sub(first)
 }
 
+// turn shares out the writes of a round: who finds nothing left is the first of the next round, so that objects that
+// cannot be written, for whatever reason, do not keep off the others. The zero value has nothing left.
+type turn struct {
+	left int
+	next string // the name of the first that found nothing left; "" when all had their turn
+}
+
+// order begins a round with that many writes, and returns the sorted names from the one whose turn it is.
+func (t *turn) order(names []string, writes int) []string {
+	at, _ := slices.BinarySearch(names, t.next)
+	*t = turn{left: writes}
+	return slices.Concat(names[at:], names[:at])
+}
+
+// take reports whether name may be written.
+func (t *turn) take(name string) bool {
+	switch {
+	case t.left > 0:
+		t.left--
+		return true
+	case t.next == "":
+		t.next = name
+	}
+	return false
+}
+
 // end ends a round.
 func (m *memory[K]) end() { m.since, m.seen = m.seen, nil }

@@ -247,3 +247,29 @@ func TestMemory(t *testing.T) {
 		}
 	}
 }
+
+// Who is left out in one round comes first in the next.
+func TestTurns(t *testing.T) {
+	t.Parallel()
+	var order turn
+	for i, tc := range []struct{ names, want string }{
+		{"a b c d e", "a b"},
+		{"a b c d e", "c d"},
+		{"a b c d e", "e a"},
+		{"a c d e", "c d"}, // b, whose turn it was, is gone
+		{"a", "a"},
+		{"a b", "a b"},
+		{"", ""},
+		{"x", "x"},
+	} {
+		var got []string
+		for _, name := range order.order(strings.Fields(tc.names), 2) {
+			if order.take(name) {
+				got = append(got, name)
+			}
+		}
+		if got := strings.Join(got, " "); got != tc.want {
+			t.Errorf("round %d: %q, want %q", i, got, tc.want)
+		}
+	}
+}
