@@ -45,7 +45,7 @@ func (c *Controller) visit(stop, work context.Context) error {
 	p := &pass{c: c, now: time.Now(), first: c.look(), second: c.look()}
 	claims, pvs := c.hanging()
 	for _, name := range c.claimTurn.order(slices.Sorted(maps.Keys(claims)), maxPerRound) {
-		if stop.Err() != nil {
+		if hasEnded(stop) {
 			return nil
 		}
 		if err := p.claim(work, name, claims[name]); err != nil {
@@ -53,7 +53,7 @@ func (c *Controller) visit(stop, work context.Context) error {
 		}
 	}
 	for _, name := range c.pvTurn.order(slices.Sorted(maps.Keys(pvs)), maxPerRound) {
-		if stop.Err() != nil {
+		if hasEnded(stop) {
 			return nil
 		}
 		if err := p.pv(work, pvs[name]); err != nil {
@@ -62,6 +62,8 @@ func (c *Controller) visit(stop, work context.Context) error {
 	}
 	return nil
 }
+
+func hasEnded(ctx context.Context) bool { return ctx.Err() != nil }
 
 // hanging returns what hangs on a node: claims by namespace and name, PersistentVolumes by name.
 func (c *Controller) hanging() (map[string]*corev1.PersistentVolumeClaim, map[string]*corev1.PersistentVolume) {

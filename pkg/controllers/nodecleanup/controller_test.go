@@ -81,6 +81,7 @@ func TestARoundIsBounded(t *testing.T) {
 
 // Without an answer nothing is given up, and the time begins anew.
 func TestNothingIsGivenUpWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
 	away := apierrors.NewInternalError(fmt.Errorf("etcd is away"))
 	for name, resource := range map[string]string{"nodes cannot be read": "nodes", "csinodes cannot be read": "csinodes"} {
 		t.Run(name, func(t *testing.T) {
@@ -142,6 +143,7 @@ func liveClaim(s *scene) *corev1.PersistentVolumeClaim {
 
 // What has changed behind the cache is not touched.
 func TestAChangeBehindTheCacheWins(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(s *scene){
 		"the policy of the volume": func(s *scene) {
 			pv := leftover(1, "lost")
