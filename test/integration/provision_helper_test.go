@@ -258,8 +258,11 @@ func (g *ground) waitCalls(wait func(context.Context, string, int) ([]memdriver.
 func (g *ground) creates() int { return len(g.driver.Calls("CreateVolume")) }
 func (g *ground) deletes() int { return len(g.driver.Calls("DeleteVolume")) }
 
-// ours is a claim that is for the driver already, so that no test waits for kube-controller-manager to say so.
-func (g *ground) ours(name string) *fixture.ClaimBuilder { return g.claim(name).For(g.ns) }
+// ours is a claim that is for the driver already: no test waits for kube-controller-manager to say so, and nothing is
+// left for it to change.
+func (g *ground) ours(name string) *fixture.ClaimBuilder {
+	return g.claim(name).For(g.ns).Annotation(wellknown.AnnBetaStorageProvisioner, g.ns)
+}
 
 // marked says whether the claim carries finalizer and annotation.
 func (g *ground) marked(name string) bool {
