@@ -171,8 +171,8 @@ func TestAChangeBehindTheCacheWins(t *testing.T) {
 				if !s.hasPV("pv-001") || s.count("patch persistentvolumes") != 0 {
 					s.Error("the volume was given up")
 				}
-				if len(s.recorder.Events) != 0 {
-					s.Errorf("told: %s", <-s.recorder.Events)
+				if told := s.told(); told != "" {
+					s.Errorf("told: %s", told)
 				}
 			}, leftover(1, "lost"))
 		})
@@ -196,8 +196,8 @@ func TestAClaimWithAnotherNodeBehindTheCache(t *testing.T) {
 		if got := s.selected("c-001"); got != "up" {
 			s.Errorf("the claim is for node %q", got)
 		}
-		if len(s.recorder.Events) != 0 {
-			s.Errorf("told: %s", <-s.recorder.Events)
+		if told := s.told(); told != "" {
+			s.Errorf("told: %s", told)
 		}
 	}, waiting(1, "lost"))
 }
@@ -221,7 +221,7 @@ func TestAnAbandonedVolumeIsFinished(t *testing.T) {
 		if err != nil || slices.Contains(pv.Finalizers, wellknown.FinalizerPV) {
 			s.Errorf("the finalizer is still there: %v, %v", pv, err)
 		}
-		if told := <-s.recorder.Events; !strings.Contains(told, "Warning NodeGone") || !strings.Contains(told, "handle-pv-001") {
+		if told := s.told(); !strings.Contains(told, "Warning NodeGone") || !strings.Contains(told, "handle-pv-001") {
 			s.Errorf("told: %s", told)
 		}
 	}, leftover(1, "lost"))

@@ -172,3 +172,13 @@ func leftover(n int, host string) *corev1.PersistentVolume {
 	pv.Spec.NodeAffinity = affinity(in("host", host))
 	return pv
 }
+
+// told returns the next event, "" when there is none.
+func (s *scene) told() string {
+	select {
+	case event := <-s.recorder.Events:
+		return event
+	default:
+		return ""
+	}
+}
