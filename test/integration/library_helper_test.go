@@ -98,6 +98,8 @@ type stage struct {
 	claim *corev1.PersistentVolumeClaim
 	// runLibrary starts the library's loop; nil when it is ours that runs.
 	runLibrary func()
+	// release lets a call go on that a behaviour holds; nil when none does.
+	release func()
 }
 
 func (s *stage) isOurs() bool { return s.runLibrary == nil }

@@ -23,6 +23,8 @@ type behaviour struct {
 	claim    func(*fixture.ClaimBuilder)
 	rules    []memdriver.Rule
 	topology bool
+	// before, if not nil, is called before the claim is there.
+	before func(s *stage)
 	// act plays the user until the story is told.
 	act func(s *stage)
 	// unmarked turns our markers off, which hold a claim that the library lets go.
@@ -142,11 +144,11 @@ func behaviours() map[string]behaviour {
 			},
 		},
 		"the name of the PersistentVolume is taken": {
-			rules: []memdriver.Rule{memdriver.FailLate("CreateVolume", codes.DeadlineExceeded, 0)}, loose: []string{"Creates"},
+			before: func(s *stage) { s.release = s.blocked(1) },
 			act: func(s *stage) {
-				s.ended("CreateVolume", 1)
+				s.started("CreateVolume", 1)
 				s.createPV(fixture.PV("pvc-" + string(s.claim.UID)).Driver("other").Policy(corev1.PersistentVolumeReclaimRetain).Obj())
-				s.driver.ClearRules()
+				s.release()
 				if s.isOurs() {
 					s.saying(s.ns, s.claim.UID, "ProvisioningFailed", "not for this volume")
 				} else {
@@ -240,6 +242,9 @@ func (b behaviour) stage(t *testing.T) *stage {
 // play is what the user does.
 func (b behaviour) play(s *stage) {
 	s.Helper()
+	if b.before != nil {
+		b.before(s)
+	}
 	claim := s.ours("c")
 	if b.claim != nil {
 		b.claim(claim)
