@@ -514,6 +514,7 @@ func TestTwoClaimsOfOneVolumeName(t *testing.T) {
 	inWorld(t, func(cfg *Config) { cfg.Settings.VolumeNameUUIDLength = 3 }, func(t *testing.T, w *world) {
 		w.driver.answers(answer{after: 20 * time.Millisecond}, answer{after: 30 * time.Millisecond})
 		first := w.claim("c")
+		w.pass(0)
 		w.claim("d")
 		w.pass(100 * time.Millisecond)
 		pv := w.pv("pvc-uid")

@@ -1,0 +1,189 @@
+package provision
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/topology"
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+	"github.com/csi-sidecars/external-provisioner/test/fixture"
+)
+
+// oneWay translates classes, and cannot translate the PersistentVolume back.
+type oneWay struct{}
+
+func (oneWay) TranslateClass(_ string, class *storagev1.StorageClass) (*storagev1.StorageClass, error) {
+	translated := class.DeepCopy()
+	translated.Provisioner = driverName
+	return translated, nil
+}
+
+func (oneWay) TranslateToInTree(*corev1.PersistentVolume) (*corev1.PersistentVolume, error) {
+	return nil, errors.New("odd handle")
+}
+
+func (oneWay) TranslateToCSI(pv *corev1.PersistentVolume) (*corev1.PersistentVolume, error) {
+	return pv, nil
+}
+
+func (oneWay) IsMigratable(*corev1.PersistentVolume) bool { return false }
+
+// R11: a volume whose PersistentVolume cannot be translated back is deleted by its CSI handle; done, the create has
+// ended; not done, it goes on.
+func TestAFailedTranslationCleansUp(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		deletes     []answer
+		wantDeletes int
+		wantMarked  bool
+		event       string
+	}{
+		"the clean-up succeeds": {nil, 1, false, "odd handle"},
+		"the clean-up fails":    {[]answer{final, final, final, final, final}, 5, true, "orphaned"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(cfg *Config) { cfg.Settings.InTree, cfg.Translator = inTreeName, oneWay{} }, func(t *testing.T, w *world) {
+				w.driver.deletes = tc.deletes
+				w.put(fixture.Class("legacy").UID("class-2").Provisioner(inTreeName).Obj())
+				w.put(fixture.Claim("c").UID("uid-of-c").Class("legacy").For(inTreeName).Annotation(wellknown.AnnMigratedTo, driverName).Obj())
+				w.pass(500 * time.Millisecond)
+				calls := w.driver.deleteCalls()
+				if len(calls) != tc.wantDeletes {
+					t.Fatalf("%d DeleteVolume calls, want %d", len(calls), tc.wantDeletes)
+				}
+				if calls[0].id != "id-of-pvc-uid-of-c" {
+					t.Errorf("deleted %q", calls[0].id)
+				}
+				if w.marked("c") != tc.wantMarked {
+					t.Errorf("marked %v, want %v", w.marked("c"), tc.wantMarked)
+				}
+				if len(w.events.having("Warning ProvisioningFailed", inTreeName, tc.event)) != 1 {
+					t.Errorf("events: %v", w.events.having())
+				}
+			})
+		})
+	}
+}
+
+// P23: with names of another form, too, a claim that waits to be bound is not provisioned again, in this process or the
+// next.
+func TestANameOfAnotherFormIsRecognized(t *testing.T) {
+	inWorld(t, func(cfg *Config) { cfg.Settings.VolumeNamePrefix, cfg.Settings.VolumeNameUUIDLength = "foo", 5 }, func(t *testing.T, w *world) {
+		w.claim("c")
+		w.pass(time.Second)
+		if w.pv("foo-uidof") == nil {
+			t.Fatal("no PersistentVolume")
+		}
+		touch := func(value string) {
+			w.change("c", func(claim *corev1.PersistentVolumeClaim) { claim.Annotations["a"] = value })
+			w.pass(time.Minute)
+		}
+		touch("1")
+		w.die()
+		w.start()
+		touch("2")
+		w.calls(0)
+	})
+}
+
+// nodeGone is a topology in which the selected node is not there any more.
+type nodeGone struct{ asked []topology.Request }
+
+func (n *nodeGone) Require(r topology.Request) (*csi.TopologyRequirement, error) {
+	n.asked = append(n.asked, r)
+	if r.Hint != nil {
+		segment := []*csi.Topology{{Segments: r.Hint}}
+		return &csi.TopologyRequirement{Requisite: segment, Preferred: segment}, nil
+	}
+	return nil, topology.ErrNodeGone
+}
+
+// A node that is gone costs the claim its node, and no call.
+func TestAMissingNodeIsReplaced(t *testing.T) {
+	inWorld(t, func(cfg *Config) { cfg.Settings.Capabilities.Topology, cfg.Topologies = true, &nodeGone{} }, func(t *testing.T, w *world) {
+		w.put(fixture.Class("late").UID("class-2").Provisioner(driverName).WaitForFirstConsumer().Obj())
+		w.put(fixture.Claim("c").UID("uid-of-c").Class("late").For(driverName).SelectedNode("n").Annotation("a", "b").Obj())
+		w.pass(time.Hour)
+		w.calls([]int(nil)...)
+		claim := w.live("c")
+		if _, selected := claim.Annotations[wellknown.AnnSelectedNode]; selected || claim.Annotations["a"] != "b" {
+			t.Errorf("annotations %v", claim.Annotations)
+		}
+		if got := w.api.wrote("update persistentvolumeclaims"); got != 1 {
+			t.Errorf("%d writes of the claim, want 1", got)
+		}
+	})
+}
+
+// P11: but not while a create is outstanding: the place is the one that the marker tells, whatever the claim says.
+func TestAMarkerKeepsThePlace(t *testing.T) {
+	places := &nodeGone{}
+	inWorld(t, func(cfg *Config) { cfg.Settings.Capabilities.Topology, cfg.Topologies = true, places }, func(t *testing.T, w *world) {
+		m := marker{UID: "uid-of-c", Driver: driverName, Class: "class-1", Node: "n", Segment: map[string]string{"zone": "z"}}
+		w.put(fixture.Claim("c").UID("uid-of-c").Class("fast").For(driverName).SelectedNode("another").
+			Finalizer(wellknown.FinalizerProvisioningInProgress).Annotation(wellknown.AnnProvisioningInProgress, m.encode()).Obj())
+		w.pass(time.Minute)
+		w.calls(0)
+		if got := w.driver.createCalls()[0].req.GetAccessibilityRequirements(); w.pv("pvc-uid-of-c") == nil || len(places.asked) != 1 || places.asked[0].SelectedNode != "n" {
+			t.Errorf("asked for %v at %v", got, places.asked)
+		}
+		if w.marked("c") || w.live("c").Annotations[wellknown.AnnSelectedNode] != "another" {
+			t.Errorf("claim %v", w.live("c").ObjectMeta)
+		}
+	})
+}
+
+// A driver that has no room on the node: the claim loses the node and is not tried again by us. While an earlier call
+// is unanswered it keeps it.
+func TestNoRoomOnTheNode(t *testing.T) {
+	t.Parallel()
+	full := answer{code: codes.ResourceExhausted}
+	for name, tc := range map[string]struct {
+		script   []answer
+		want     []int
+		selected bool // at 5s
+	}{
+		"at the first call":      {[]answer{full}, []int{0}, false},
+		"after an unanswered":    {[]answer{noAnswer, full}, []int{0, 1, 11}, true},
+		"three times after that": {[]answer{noAnswer, full, full, full, full}, []int{0, 1, 11, 21, 31}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(cfg *Config) { cfg.Settings.Capabilities.Topology = true }, func(t *testing.T, w *world) {
+				w.driver.answers(tc.script...)
+				w.put(fixture.Class("late").UID("class-2").Provisioner(driverName).WaitForFirstConsumer().Obj())
+				w.put(fixture.Claim("c").UID("uid-of-c").Class("late").For(driverName).SelectedNode("n").Obj())
+				w.pass(5 * time.Second)
+				if _, selected := w.live("c").Annotations[wellknown.AnnSelectedNode]; selected != tc.selected {
+					t.Errorf("node selected: %v, want %v", selected, tc.selected)
+				}
+				w.pass(10 * time.Minute)
+				w.calls(tc.want...)
+				if _, selected := w.live("c").Annotations[wellknown.AnnSelectedNode]; selected != (w.pv("pvc-uid-of-c") != nil) || w.marked("c") {
+					t.Errorf("at the end: node selected %v, PersistentVolume %v, marked %v", selected, w.pv("pvc-uid-of-c"), w.marked("c"))
+				}
+			})
+		})
+	}
+}
+
+// A claim that is being deleted and was never begun is not begun.
+func TestATerminatingClaimIsNotBegun(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		w.put(fixture.Claim("c").UID("uid-of-c").Class("fast").For(driverName).Terminating().Finalizer("example.com/held").Obj())
+		w.pass(time.Minute)
+		w.calls([]int(nil)...)
+	})
+}
+
+func TestNewNamesWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	if _, err := New(Config{}); err == nil {
+		t.Error("an empty Config was accepted")
+	}
+}
