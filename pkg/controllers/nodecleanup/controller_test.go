@@ -278,3 +278,22 @@ func TestNewChecksItsConfig(t *testing.T) {
 		t.Errorf("defaults: %v, %v", c, err)
 	}
 }
+
+// An empty page is no answer while there are others.
+func TestANodeOnALaterPageCounts(t *testing.T) {
+	inScene(t, func(s *scene) {
+		s.react("list", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			page := &corev1.NodeList{}
+			if list, ok := action.(clienttesting.ListActionImpl); ok && list.ListOptions.Continue == "" {
+				page.Continue = "more"
+			} else {
+				page.Items = []corev1.Node{*fixture.Node("late", map[string]string{"host": "lost"})}
+			}
+			return true, page, nil
+		})
+		s.pass(time.Hour)
+		if !s.hasPV("pv-001") {
+			s.Error("the volume was given up")
+		}
+	}, leftover(1, "lost"))
+}
