@@ -69,6 +69,7 @@ func newLink(ctx context.Context, raw net.Conn, interceptors ...grpc.UnaryClient
 		grpc.WithAuthority("localhost"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithIdleTimeout(0),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(newCodec())),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
 			select {
 			case c := <-unused:
