@@ -75,35 +75,46 @@ func (l *Loop[K]) Forget(key K) { l.backoff.forget(key) }
 // Len returns how many keys wait for a worker now; those that wait for their time are not counted.
 func (l *Loop[K]) Len() int { return l.queue.Len() }
 
-// Run starts the workers and returns when stop has ended and the last of them has finished its key: after
-// stop no new key is taken, the key at hand is finished. Process gets work as its context, which must
-// outlive stop for as long as a key at hand may take.
+// Run processes keys and returns when stop has ended and the last key at hand is finished: after stop no new key is
+// taken. Process gets work as its context, which must outlive stop for as long as a key at hand may take.
 func (l *Loop[K]) Run(stop, work context.Context) {
 	logger := klog.LoggerWithName(klog.FromContext(work), l.cfg.Name)
 	work = klog.NewContext(work, logger)
 	var workers sync.WaitGroup
-	for range l.cfg.Workers {
-		workers.Go(func() {
-			for l.step(stop, work) {
-			}
-		})
+	if l.cfg.Workers > 0 {
+		workers.Go(func() { l.dispatch(stop, work, &workers) })
 	}
 	<-stop.Done()
 	l.queue.ShutDown()
 	workers.Wait()
 }
 
-// step takes one key and processes it. It returns false when there will be no more.
-func (l *Loop[K]) step(stop, work context.Context) bool {
-	key, shutdown := l.queue.Get()
-	if shutdown {
-		return false
+// dispatch takes keys and gives each to a worker of its own until the queue is shut down. A worker lives as long as
+// its key is at hand, because a hundred that wait would hold the stacks that they once needed.
+func (l *Loop[K]) dispatch(stop, work context.Context, workers *sync.WaitGroup) {
+	slots := make(chan struct{}, l.cfg.Workers)
+	for {
+		slots <- struct{}{}
+		key, shutdown := l.queue.Get()
+		if shutdown {
+			return
+		}
+		// ShutDown hands out what is queued; those keys are not ours to begin any more.
+		if stop.Err() != nil || (l.cfg.Gate != nil && l.cfg.Gate(stop) != nil) {
+			l.queue.Done(key)
+			<-slots
+			continue
+		}
+		workers.Go(func() {
+			defer func() { <-slots }()
+			l.step(work, key)
+		})
 	}
+}
+
+// step processes one key.
+func (l *Loop[K]) step(work context.Context, key K) {
 	defer l.queue.Done(key)
-	// ShutDown hands out what is queued; those keys are not ours to begin any more.
-	if stop.Err() != nil || (l.cfg.Gate != nil && l.cfg.Gate(stop) != nil) {
-		return true
-	}
 	logger := klog.LoggerWithValues(klog.FromContext(work), "key", key)
 	verdict := l.cfg.Process(klog.NewContext(work, logger), key)
 	logger.V(5).Info("Processed", "verdict", verdict.String())
@@ -115,7 +126,6 @@ func (l *Loop[K]) step(stop, work context.Context) bool {
 	case after:
 		l.queue.AddAfter(key, verdict.after)
 	}
-	return true
 }
 
 // Drain returns a context that carries the values of stop and ends only d after stop has: what is in

@@ -53,6 +53,8 @@ func TestAgainDoublesUpToTheCap(t *testing.T) {
 		l.Add("a")
 		go l.Run(stop, t.Context())
 		time.Sleep(time.Minute)
+		cancel()
+		synctest.Wait()
 		want := []time.Duration{0, 1, 3, 7, 15, 25}
 		if len(at) != len(want) {
 			t.Fatalf("processed at %v, want %v seconds", at, want)
@@ -62,8 +64,6 @@ func TestAgainDoublesUpToTheCap(t *testing.T) {
 				t.Errorf("turn %d at %s, want %ds", i, at[i], w)
 			}
 		}
-		cancel()
-		synctest.Wait()
 	})
 }
 
