@@ -77,7 +77,11 @@ func NewClients(cfg *rest.Config, clients ClientConfig) (*Clients, error) {
 		{"marker", &c.Markers, clients.Markers},
 		{"capacity", &c.Capacity, clients.Capacity},
 	} {
-		made, err := kubernetes.NewForConfig(limited(cfg, clients.Version, client.limits, contentTypeProtobuf))
+		config := limited(cfg, clients.Version, client.limits, contentTypeProtobuf)
+		if client.into == &c.Core {
+			config.Wrap(newBoundWrites)
+		}
+		made, err := kubernetes.NewForConfig(config)
 		if err != nil {
 			return nil, fmt.Errorf("%s client: %w", client.name, err)
 		}

@@ -22,7 +22,7 @@ const (
 	// maxQueuedEvents bounds what waits for one writer while the API server is away.
 	maxQueuedEvents = 5000
 	// eventMemory is how many objects one writer remembers, to count events that repeat.
-	eventMemory = 1024
+	eventMemory = 256
 	// eventRetryStart and eventRetryMax bound the wait before an event is sent again.
 	eventRetryStart, eventRetryMax = time.Second, 10 * time.Second
 )

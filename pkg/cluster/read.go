@@ -13,8 +13,8 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
-// Claim returns a claim; nil means that the cache does not have it. Of a claim that another driver serves it has the
-// names, UIDs, provisioner and class annotations, our finalizers, size, mode, sources, volume and phase, and no more.
+// Claim returns a claim; nil means that the cache does not have it. Of a claim that another driver serves, or that is
+// bound, it has the names, UIDs, provisioner and class annotations, our finalizers, size, mode, sources, volume and phase, and no more.
 func (i *Informers) Claim(namespace, name string) *corev1.PersistentVolumeClaim {
 	return asClaim(get(i.claims, namespace+"/"+name))
 }
@@ -58,8 +58,8 @@ func (i *Informers) MarkedClaims() []*corev1.PersistentVolumeClaim {
 	return claims
 }
 
-// PV returns a PersistentVolume; nil means that the cache does not have it. Of another driver's it has name, UID, phase,
-// driver and claimRef, and no more.
+// PV returns a PersistentVolume; nil means that the cache does not have it. Of this driver's it has what its deletion
+// needs, of another driver's name, UID, phase, driver and claimRef, and no more.
 func (i *Informers) PV(name string) *corev1.PersistentVolume { return asPV(get(i.pvs, name)) }
 
 // Class returns a StorageClass; nil means that the cache does not have it.

@@ -15,19 +15,21 @@ import (
 // annLastApplied is kubectl's copy of the whole object inside the object.
 const annLastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
-// trimmer decides what of claims and PersistentVolumes is kept. Those of our driver are kept whole but for what
-// nobody reads; all others shrink to a few words, because a cluster may have tens of thousands of them.
+// trimmer decides what of claims and PersistentVolumes is kept. Claims that wait for our driver are kept whole but for
+// what nobody reads; all others shrink to a few words, because a cluster may have tens of thousands of them.
 type trimmer struct {
 	driver, inTree string
 
 	text   *interner[string, string]
 	shapes *interner[claimShapeKey, *claimShape]
+	maps   *interner[string, map[string]string]
 }
 
 func newTrimmer(driver, inTree string) *trimmer {
 	return &trimmer{
 		driver: driver, inTree: inTree,
 		text: newInterner[string, string](), shapes: newInterner[claimShapeKey, *claimShape](),
+		maps: newInterner[string, map[string]string](),
 	}
 }
 
@@ -44,12 +46,22 @@ func (t *trimmer) claim(obj any) (any, error) {
 	if !ok {
 		return obj, nil // trimmed before, or a tombstone
 	}
-	if t.ownClaim(claim) {
+	own := t.ownClaim(claim)
+	if own && !served(claim) {
 		t.trimMeta(&claim.ObjectMeta)
 		claim.Status.Conditions = nil
 		return claim, nil
 	}
-	return t.foreignClaim(claim), nil
+	short := t.shortClaim(claim)
+	short.own = own
+	return short, nil
+}
+
+// served says that a claim has its volume for good and that nothing speaks of another create.
+func served(claim *corev1.PersistentVolumeClaim) bool {
+	_, marked := claim.Annotations[wellknown.AnnProvisioningInProgress]
+	return claim.Spec.VolumeName != "" && claim.Status.Phase == corev1.ClaimBound && !marked &&
+		!slices.Contains(claim.Finalizers, wellknown.FinalizerProvisioningInProgress)
 }
 
 // ownClaim is true for claims that may be work of this driver: its name is in one of the annotations that decide,
@@ -67,9 +79,11 @@ func (t *trimmer) trimMeta(meta *metav1.ObjectMeta) {
 	meta.Namespace = t.shared(meta.Namespace)
 }
 
-// foreignClaim is what is kept of a claim that another driver serves.
-type foreignClaim struct {
+// shortClaim is what is kept of a claim that another driver serves, or that ours has served.
+type shortClaim struct {
 	namespace, name, uid, resourceVersion, volumeName string
+
+	own bool // of our driver
 
 	*claimShape             // shared by all claims that look alike
 	extra       *claimExtra // nil for most
@@ -88,7 +102,7 @@ type claimShapeKey struct {
 	ga, beta, migrated, betaClass, class, mode, request, phase string
 }
 
-// claimExtra is what makes a foreign claim interesting: it goes away, it is protected, or it is a copy of something.
+// claimExtra is what makes a served or foreign claim interesting: it goes away, it is protected, or it is a copy of something.
 type claimExtra struct {
 	deletion      *metav1.Time
 	finalizers    []string // ours only
@@ -99,8 +113,8 @@ type claimExtra struct {
 // absent marks a value that is not there in a key, where "" is a value of its own.
 const absent = "\x00"
 
-func (t *trimmer) foreignClaim(claim *corev1.PersistentVolumeClaim) *foreignClaim {
-	f := &foreignClaim{
+func (t *trimmer) shortClaim(claim *corev1.PersistentVolumeClaim) *shortClaim {
+	f := &shortClaim{
 		namespace: t.shared(claim.Namespace), name: claim.Name, uid: string(claim.UID),
 		resourceVersion: claim.ResourceVersion, volumeName: claim.Spec.VolumeName,
 		claimShape: t.shape(claim),
@@ -176,15 +190,15 @@ func (k claimShapeKey) shape(request resource.Quantity) *claimShape {
 	return s
 }
 
-// GetObjectMeta makes a foreign claim an object to the informer.
-func (f *foreignClaim) GetObjectMeta() metav1.Object {
+// GetObjectMeta makes a short claim an object to the informer.
+func (f *shortClaim) GetObjectMeta() metav1.Object {
 	return &metav1.ObjectMeta{
 		Namespace: f.namespace, Name: f.name, UID: types.UID(f.uid), ResourceVersion: f.resourceVersion,
 	}
 }
 
 // claim returns f as the rest of the program knows claims. Its maps and pointers are shared.
-func (f *foreignClaim) claim() *corev1.PersistentVolumeClaim {
+func (f *shortClaim) claim() *corev1.PersistentVolumeClaim {
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: f.namespace, Name: f.name, UID: types.UID(f.uid), ResourceVersion: f.resourceVersion,
@@ -208,7 +222,7 @@ func asClaim(obj any) *corev1.PersistentVolumeClaim {
 	switch obj := obj.(type) {
 	case *corev1.PersistentVolumeClaim:
 		return obj
-	case *foreignClaim:
+	case *shortClaim:
 		return obj.claim()
 	}
 	return nil
@@ -216,6 +230,6 @@ func asClaim(obj any) *corev1.PersistentVolumeClaim {
 
 // plain says that obj is a foreign claim nobody has a reason to look at.
 func plain(obj any) bool {
-	f, ok := obj.(*foreignClaim)
-	return ok && f.extra == nil
+	f, ok := obj.(*shortClaim)
+	return ok && f.extra == nil && !f.own
 }

@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -164,13 +165,52 @@ func mustTrim(t *testing.T, trim cache.TransformFunc, obj any) any {
 	return trimmed
 }
 
-func TestOurClaimLosesOnlyWhatNobodyReads(t *testing.T) {
+// A claim that may be work loses only what nobody reads.
+func TestOurClaimIsWholeUntilItIsBound(t *testing.T) {
 	t.Parallel()
-	want := fullClaim(testDriver)
-	want.ManagedFields, want.Status.Conditions = nil, nil
-	delete(want.Annotations, annLastApplied)
-	if diff := cmp.Diff(want, trimmedClaim(t, fullClaim(testDriver))); diff != "" {
-		t.Errorf("claim (-want +got):\n%s", diff)
+	for name, change := range map[string]func(*corev1.PersistentVolumeClaim){
+		"has no volume":       func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = "" },
+		"is not bound yet":    func(claim *corev1.PersistentVolumeClaim) { claim.Status.Phase = corev1.ClaimPending },
+		"has lost its volume": func(claim *corev1.PersistentVolumeClaim) { claim.Status.Phase = corev1.ClaimLost },
+		"has half of the marker": func(claim *corev1.PersistentVolumeClaim) {
+			claim.Annotations[wellknown.AnnProvisioningInProgress] = "{}"
+		},
+		"has the other half": func(claim *corev1.PersistentVolumeClaim) {
+			claim.Finalizers = append(claim.Finalizers, wellknown.FinalizerProvisioningInProgress)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			claim := fullClaim(testDriver)
+			change(claim)
+			want := claim.DeepCopy()
+			want.ManagedFields, want.Status.Conditions = nil, nil
+			delete(want.Annotations, annLastApplied)
+			if diff := cmp.Diff(want, trimmedClaim(t, claim)); diff != "" {
+				t.Errorf("claim (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A bound claim shrinks like that of another driver, but handlers and the index of UIDs still see it.
+func TestOurBoundClaimIsShortAndSeen(t *testing.T) {
+	t.Parallel()
+	claim := fullClaim(testDriver)
+	claim.DeletionTimestamp, claim.Finalizers, claim.Spec.DataSource, claim.Spec.DataSourceRef = nil, nil, nil, nil
+	got := trimmedClaim(t, claim)
+	if _, short := got.(*shortClaim); !short {
+		t.Errorf("kept as %T, want a short claim", got)
+	}
+	if plain(got) {
+		t.Error("nobody would be told of its changes")
+	}
+	if uids, err := claimUIDs(got); err != nil || !slices.Equal(uids, []string{"a1b2"}) {
+		t.Errorf("UIDs %q, %v, want its own", uids, err)
+	}
+	kept := asClaim(got)
+	if kept.Spec.VolumeName != "pvc-a1b2" || kept.Annotations[wellknown.AnnStorageProvisioner] != testDriver || kept.Status.Phase != corev1.ClaimBound {
+		t.Errorf("volume, provisioner and phase are not those of the claim: %+v", kept)
 	}
 }
 
@@ -178,29 +218,54 @@ func fullPV(driver string) *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "pvc-a1b2", UID: "u", ResourceVersion: "7",
-			Annotations:   map[string]string{wellknown.AnnProvisionedBy: driver, annLastApplied: "x"},
+			Annotations: map[string]string{
+				wellknown.AnnProvisionedBy: driver, wellknown.AnnDeletionSecretName: "s", wellknown.AnnDeletionSecretNamespace: "",
+				annLastApplied: "x", "users": "data",
+			},
+			Labels:        map[string]string{"users": "data"},
 			Finalizers:    []string{wellknown.FinalizerPV},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
 		},
 		Spec: corev1.PersistentVolumeSpec{
-			Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			Capacity:    corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, MountOptions: []string{"noatime"},
+			StorageClassName: "fast",
+			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"a"}}},
+			}}}},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
-				Driver: driver, VolumeHandle: "h", VolumeAttributes: map[string]string{"a": "b"},
+				Driver: driver, VolumeHandle: "h", FSType: "ext4",
+				VolumeAttributes:   map[string]string{"a": "b", wellknown.AttributeIdentity: "1-2-x"},
+				NodeStageSecretRef: &corev1.SecretReference{Name: "s", Namespace: "ns"},
 			}},
 			ClaimRef: &corev1.ObjectReference{
 				APIVersion: "v1", Kind: wellknown.KindClaim, Namespace: "ns", Name: "c", UID: "a1b2", ResourceVersion: "6",
 			},
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
 		},
-		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound},
+		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound, LastPhaseTransitionTime: &metav1.Time{Time: time.Unix(1, 0)}},
 	}
 }
 
 func TestPVs(t *testing.T) {
 	t.Parallel()
-	own := fullPV(testDriver)
-	own.ManagedFields = nil
-	delete(own.Annotations, annLastApplied)
+	own := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "pvc-a1b2", UID: "u", ResourceVersion: "7",
+			Annotations: map[string]string{wellknown.AnnProvisionedBy: testDriver, wellknown.AnnDeletionSecretName: "s", wellknown.AnnDeletionSecretNamespace: ""},
+			Finalizers:  []string{wellknown.FinalizerPV},
+		},
+		Spec: corev1.PersistentVolumeSpec{
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+				Driver: testDriver, VolumeHandle: "h", VolumeAttributes: map[string]string{wellknown.AttributeIdentity: "1-2-x"},
+			}},
+			ClaimRef:                      &corev1.ObjectReference{APIVersion: "v1", Kind: wellknown.KindClaim, Namespace: "ns", Name: "c", UID: "a1b2"},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
+			StorageClassName:              "fast",
+			NodeAffinity:                  fullPV("").Spec.NodeAffinity,
+		},
+		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound},
+	}
 	inTree := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{wellknown.AnnProvisionedBy: testInTree}}}
 	migrated := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{wellknown.AnnMigratedTo: testDriver}}}
 	static := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
@@ -215,7 +280,7 @@ func TestPVs(t *testing.T) {
 		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound},
 	}
 	for name, tc := range map[string]struct{ in, want *corev1.PersistentVolume }{
-		"ours is whole":                       {fullPV(testDriver), own},
+		"of ours is kept what its end needs":  {fullPV(testDriver), own},
 		"of the in-tree plugin is whole":      {inTree.DeepCopy(), inTree},
 		"migrated to us is whole":             {migrated.DeepCopy(), migrated},
 		"made by hand for us is whole":        {static.DeepCopy(), static},

@@ -19,6 +19,9 @@ func (t *trimmer) pv(obj any) (any, error) {
 	}
 	if t.ownPV(pv) {
 		t.trimMeta(&pv.ObjectMeta)
+		if pv.Spec.CSI != nil {
+			t.shrinkPV(pv)
+		}
 		return pv, nil
 	}
 	f := &foreignPV{
@@ -35,6 +38,50 @@ func (t *trimmer) pv(obj any) (any, error) {
 		}
 	}
 	return f, nil
+}
+
+// shrinkPV leaves of a PersistentVolume of ours what its deletion needs, and whose it is; what a clone needs of it
+// is read live. One with another source than CSI is not touched: the translation may look at all of it.
+func (t *trimmer) shrinkPV(pv *corev1.PersistentVolume) {
+	pv.Labels, pv.OwnerReferences = nil, nil
+	pv.Annotations = t.sharedMap(pv.Annotations, wellknown.AnnProvisionedBy, wellknown.AnnMigratedTo,
+		wellknown.AnnBetaStorageClass, wellknown.AnnDeletionSecretName, wellknown.AnnDeletionSecretNamespace)
+	for i, finalizer := range pv.Finalizers {
+		pv.Finalizers[i] = t.shared(finalizer)
+	}
+	spec := &pv.Spec
+	spec.Capacity, spec.AccessModes, spec.MountOptions, spec.VolumeMode, spec.VolumeAttributesClassName = nil, nil, nil, nil, nil
+	spec.StorageClassName = t.shared(spec.StorageClassName)
+	spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimPolicy(t.shared(string(spec.PersistentVolumeReclaimPolicy)))
+	spec.CSI = &corev1.CSIPersistentVolumeSource{
+		Driver: t.shared(spec.CSI.Driver), VolumeHandle: spec.CSI.VolumeHandle,
+		VolumeAttributes: t.sharedMap(spec.CSI.VolumeAttributes, wellknown.AttributeIdentity),
+	}
+	if ref := spec.ClaimRef; ref != nil {
+		spec.ClaimRef = &corev1.ObjectReference{
+			Kind: wellknown.KindClaim, APIVersion: "v1", Namespace: t.shared(ref.Namespace), Name: ref.Name, UID: ref.UID,
+		}
+		if strings.HasSuffix(pv.Name, string(ref.UID)) {
+			spec.ClaimRef.UID = types.UID(pv.Name[len(pv.Name)-len(ref.UID):])
+		}
+	}
+	pv.Status = corev1.PersistentVolumeStatus{Phase: corev1.PersistentVolumePhase(t.shared(string(pv.Status.Phase)))}
+}
+
+// sharedMap returns the entries of m with these keys, in a map that all objects with the same ones share; nil for none.
+func (t *trimmer) sharedMap(m map[string]string, keys ...string) map[string]string {
+	kept := make(map[string]string, len(keys))
+	var id strings.Builder
+	for _, key := range keys {
+		if value, ok := m[key]; ok {
+			kept[key] = value
+			id.WriteString(key + "\x00" + value + "\x00")
+		}
+	}
+	if len(kept) == 0 {
+		return nil
+	}
+	return t.maps.get(id.String(), func() map[string]string { return kept })
 }
 
 // ownPV is true for every PersistentVolume that this driver may have to delete, and for those that only name it: a
