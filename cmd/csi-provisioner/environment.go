@@ -14,9 +14,13 @@ type environment struct {
 	podName      string // POD_NAME
 	podNamespace string // POD_NAMESPACE
 	maxProcs     string // GOMAXPROCS
+	gc           string // GOGC
+	memLimit     string // GOMEMLIMIT
 	hostname     string
 	// Of the service account: its namespace and the pod that its token is bound to.
 	accountNamespace, accountPod string
+	// containerMemory is the container's memory limit in bytes; 0 for none.
+	containerMemory int64
 }
 
 // readEnvironment reads it: variables by getenv, the service account's files from accountDir.
@@ -28,6 +32,10 @@ func readEnvironment(getenv func(string) string, accountDir string) environment 
 		podName:      getenv("POD_NAME"),
 		podNamespace: getenv("POD_NAMESPACE"),
 		maxProcs:     getenv("GOMAXPROCS"),
+		gc:           getenv("GOGC"),
+		memLimit:     getenv("GOMEMLIMIT"),
+
+		containerMemory: readMemoryLimit(cgroupRoot),
 	}
 	if name, err := os.Hostname(); err == nil {
 		env.hostname = name

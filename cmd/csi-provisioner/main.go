@@ -112,6 +112,9 @@ func setUp(opts *Options, env environment) (klog.Logger, error) {
 	for _, warning := range opts.Warnings(env) {
 		logger.Info("Warning about the configuration", "warning", warning)
 	}
+	if problem == nil {
+		setUpMemory(logger, env)
+	}
 	if problem == nil && opts.setMaxProcs {
 		setMaxProcs(logger, env)
 	}
