@@ -146,6 +146,7 @@ func newer(before, after *corev1.PersistentVolumeClaim) *corev1.PersistentVolume
 // A claim is written whole from what is live, however trimmed the cache is, and against other writers.
 func TestUpdateClaimKeepsWhatOthersWrite(t *testing.T) {
 	t.Parallel()
+	const keeper = "example.com/keeper" // one that no controller of another test takes off
 	c := clients(t)
 	ns := newNamespace(t, c.Core)
 	claim := createClaim(t, c, fixture.Claim("c").Namespace(ns).For("other").Annotation("users", "data").Label("l", "m").Obj())
@@ -160,14 +161,14 @@ func TestUpdateClaimKeepsWhatOthersWrite(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		live.Finalizers, _ = cluster.AddFinalizer(live.Finalizers, wellknown.FinalizerCloneSource)
+		live.Finalizers, _ = cluster.AddFinalizer(live.Finalizers, keeper)
 		return true
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got.Annotations["users"] != "data" || got.Annotations["meanwhile"] != "written" || got.Labels["l"] != "m" ||
-		!slices.Contains(got.Finalizers, wellknown.FinalizerCloneSource) || len(got.Finalizers) != 2 {
+		!slices.Contains(got.Finalizers, keeper) || len(got.Finalizers) != 2 {
 		t.Errorf("claim after the write: %v", got.ObjectMeta)
 	}
 	_, err = cluster.UpdateClaim(t.Context(), c.Core, name, "another", func(*corev1.PersistentVolumeClaim) bool { return true })
@@ -179,14 +180,14 @@ func TestUpdateClaimKeepsWhatOthersWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = cluster.UpdateClaim(t.Context(), c.Core, name, claim.UID, func(live *corev1.PersistentVolumeClaim) bool {
-		live.Finalizers, _ = cluster.AddFinalizer(live.Finalizers, wellknown.FinalizerProvisioningInProgress)
+		live.Finalizers, _ = cluster.AddFinalizer(live.Finalizers, "example.com/another")
 		return true
 	})
 	if !apierrors.IsInvalid(err) || errors.Is(err, cluster.ErrGone) {
 		t.Errorf("error %v, want the API server's refusal", err)
 	}
 	got, err = cluster.UpdateClaim(t.Context(), c.Core, name, claim.UID, func(live *corev1.PersistentVolumeClaim) bool {
-		live.Finalizers, _ = cluster.RemoveFinalizer(live.Finalizers, wellknown.FinalizerCloneSource)
+		live.Finalizers, _ = cluster.RemoveFinalizer(live.Finalizers, keeper)
 		return true
 	})
 	if err != nil {

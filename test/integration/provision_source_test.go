@@ -25,6 +25,14 @@ import (
 	"github.com/csi-sidecars/external-provisioner/test/memdriver"
 )
 
+// sourceGround is a ground whose processes let go of sources, too.
+func sourceGround(t *testing.T, mem memdriver.Config, edit ...func(*fixture.ClassBuilder)) *ground {
+	t.Helper()
+	g := newGround(t, mem, edit...)
+	g.protects = true
+	return g
+}
+
 // origin makes a claim with a volume, to be copied from.
 func (g *ground) origin(name string) *corev1.PersistentVolume {
 	g.Helper()
@@ -114,7 +122,7 @@ func (g *ground) blocked(times int) (release func()) {
 // The source of a clone is deleted in mid-clone: it stays until the clone is bound. The clone has its content.
 func TestTheSourceIsDeletedInMidClone(t *testing.T) {
 	t.Parallel()
-	g := newGround(t, memdriver.Config{})
+	g := sourceGround(t, memdriver.Config{})
 	g.begin()
 	pv := g.origin("src")
 	release := g.blocked(1)
@@ -140,7 +148,7 @@ func TestTheSourceIsDeletedInMidClone(t *testing.T) {
 // The same when the call goes unanswered and everything is deleted: source, clone and process.
 func TestACloneAndItsSourceAreDeletedInMidClone(t *testing.T) {
 	t.Parallel()
-	g := newGround(t, memdriver.Config{})
+	g := sourceGround(t, memdriver.Config{})
 	first := g.begin()
 	g.origin("src")
 	remove := g.driver.Add(memdriver.FailLate("CreateVolume", codes.DeadlineExceeded, 0))
@@ -162,7 +170,7 @@ func TestACloneAndItsSourceAreDeletedInMidClone(t *testing.T) {
 // A snapshot is deleted in mid-restore, and so is the claim: the restore is finished, the snapshot goes after it.
 func TestTheSnapshotIsDeletedInMidRestore(t *testing.T) {
 	t.Parallel()
-	g := newGround(t, memdriver.Config{})
+	g := sourceGround(t, memdriver.Config{})
 	g.begin()
 	g.origin("src")
 	g.snapshot("snap", "src", "1Gi")
@@ -194,7 +202,7 @@ func TestTheSnapshotIsDeletedInMidRestore(t *testing.T) {
 // R14: two claims restore from one snapshot; it stays protected until the second is done, too.
 func TestTwoClaimsFromOneSnapshot(t *testing.T) {
 	t.Parallel()
-	g := newGround(t, memdriver.Config{})
+	g := sourceGround(t, memdriver.Config{})
 	g.begin()
 	g.origin("src")
 	g.snapshot("snap", "src", "1Gi")
@@ -240,7 +248,7 @@ func (g *ground) grantClaims(from string) {
 // protection at the end. R10: a grant that is withdrawn while the driver is at work ends nothing.
 func TestSourcesInAnotherNamespace(t *testing.T) {
 	t.Parallel()
-	g := newGround(t, memdriver.Config{})
+	g := sourceGround(t, memdriver.Config{})
 	g.begin()
 	abroad := newNamespace(t, g.clients.Core)
 	pv := g.origin("src")
@@ -296,7 +304,7 @@ func TestAProcessDiesBetweenProtectionAndCall(t *testing.T) {
 	for name, claimGoes := range map[string]bool{"and the claim stays": false, "and the claim goes": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := newGround(t, memdriver.Config{})
+			g := sourceGround(t, memdriver.Config{})
 			first := g.begin()
 			g.origin("src")
 			g.snapshot("snap", "src", "1Gi")
@@ -339,7 +347,7 @@ func TestAProcessDiesBetweenProtectionAndCall(t *testing.T) {
 // Without the right to update snapshots restores go on, unprotected.
 func TestWithoutTheRightToProtectSnapshots(t *testing.T) {
 	t.Parallel()
-	g := newGround(t, memdriver.Config{})
+	g := sourceGround(t, memdriver.Config{})
 	g.restricted("update", "volumesnapshots")()
 	g.origin("src")
 	g.snapshot("snap", "src", "1Gi")
@@ -356,7 +364,7 @@ func TestARequestSmallerThanItsSource(t *testing.T) {
 	for name, grow := range map[string]bool{"is refused": false, "grows": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := newGround(t, memdriver.Config{RoundTo: 1 << 30})
+			g := sourceGround(t, memdriver.Config{RoundTo: 1 << 30})
 			g.begin(func(cfg *provision.Config) { cfg.Settings.GrowToSourceSize = grow })
 			g.create(g.ours("src").Size("100Mi"))
 			g.bound("src")
@@ -389,7 +397,7 @@ func TestARequestSmallerThanItsSource(t *testing.T) {
 // P26, R32: what a populator fills gets one event of us and nothing else, also when its kind is called like one of ours.
 func TestClaimsOfPopulators(t *testing.T) {
 	t.Parallel()
-	g := newGround(t, memdriver.Config{})
+	g := sourceGround(t, memdriver.Config{})
 	l := g.begin()
 	for name, claim := range map[string]*corev1.PersistentVolumeClaim{
 		"recipe":  g.create(g.ours("recipe").From("example.com", "Recipe", "r")),
@@ -424,7 +432,7 @@ func TestClaimsOfPopulators(t *testing.T) {
 // R23: each thing is read once an attempt.
 func TestSourcesAreReadOnce(t *testing.T) {
 	t.Parallel()
-	g := newGround(t, memdriver.Config{}, func(class *fixture.ClassBuilder) {
+	g := sourceGround(t, memdriver.Config{}, func(class *fixture.ClassBuilder) {
 		class.Parameter("csi.storage.k8s.io/provisioner-secret-name", "s").Parameter("csi.storage.k8s.io/provisioner-secret-namespace", "${pvc.namespace}")
 	})
 	if _, err := g.clients.Core.CoreV1().Secrets(g.ns).Create(t.Context(), fixture.Secret(g.ns, "s", map[string]string{"key": "value"}), metav1.CreateOptions{}); err != nil {
