@@ -34,7 +34,7 @@ test: test-unit test-integration test-e2e ## everything that the repository can 
 
 .PHONY: test-unit
 test-unit: ## the tests that need no control plane; under a minute
-	$(GO) test $(TAGS) -race -shuffle=on $(TESTARGS) ./cmd/... ./hack/... ./pkg/... ./test/fixture/... ./test/memdriver/...
+	$(GO) test $(TAGS) -race -shuffle=on $(TESTARGS) ./cmd/... ./hack/... ./pkg/... ./test/bench/... ./test/fixture/... ./test/memdriver/...
 
 .PHONY: test-integration
 test-integration: cluster-binaries ## controllers against a real API server and an in-memory driver
@@ -75,8 +75,8 @@ demo: build cluster-binaries ## one claim, from creation to deletion, on a contr
 	@exec bin/demo $(if $(filter-out 0,$(KEEP)),--keep)
 
 .PHONY: bench
-bench: ## benchmarks ten times; BASE=<git revision> compares with it
-	@BASE='$(BASE)' hack/bench.sh
+bench: build cluster-binaries ## what a volume costs on a real control plane (LOAD=<arguments>, LOAD=no: not), then micro benchmarks; BASE=<git revision> compares these
+	@BASE='$(BASE)' LOAD='$(LOAD)' hack/bench.sh
 
 .PHONY: clean
 clean: ## remove bin/, but not the control plane

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs all benchmarks ten times (COUNT changes that). With BASE set to a git revision, runs them there too, in a
-# worktree of its own, and compares. The raw results stay in bin/bench.
+# Measures what a volume costs on a real control plane (LOAD=no leaves that out, else LOAD has arguments for it), then
+# runs all micro benchmarks ten times (COUNT changes that). With BASE set to a git revision, runs these there too, in a
+# worktree of its own, and compares. All results stay in bin/bench.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -10,6 +11,11 @@ run() { # run DIR FILE
   (cd "$1" && go test -tags=grpcnotrace -run='^$' -bench=. -benchmem -count="${COUNT:-10}" ./cmd/... ./pkg/...) | tee "$2"
 }
 
+if [[ ${LOAD:-} != no ]]; then
+  go build -tags=grpcnotrace -o bin/load ./test/bench
+  # shellcheck disable=SC2086 # several arguments
+  bin/load ${LOAD:-}
+fi
 run . "$root/bin/bench/new.txt"
 if [[ -n ${BASE:-} ]]; then
   base=$(mktemp -d)
