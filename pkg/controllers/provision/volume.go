@@ -93,6 +93,11 @@ func (c *Controller) syncVolume(ctx context.Context, name string) loop.Verdict {
 // deleteVolume deletes the volume, once, and then its PersistentVolume.
 func (c *Controller) deleteVolume(ctx context.Context, pv *corev1.PersistentVolume) loop.Verdict {
 	state := c.deletions.get(pv.UID)
+	// A deletion is forgotten when its PersistentVolume has left the cache: what is not known of one that is still
+	// there was never begun.
+	if !c.isCached(pv) {
+		return loop.Done()
+	}
 	if !state.volumeDeleted {
 		if state.started.IsZero() {
 			state.started = time.Now()
@@ -117,9 +122,18 @@ func (c *Controller) deleteVolume(ctx context.Context, pv *corev1.PersistentVolu
 	}
 	state.released = true
 	c.deletions.put(pv.UID, state)
+	if !c.isCached(pv) {
+		c.deletions.forget(pv.UID) // its event came before us
+	}
 	c.metrics.deleted(pv, time.Since(state.started))
 	klog.FromContext(ctx).V(2).Info("Deleted volume and PersistentVolume")
 	return loop.Done()
+}
+
+// isCached reports whether the cache still shows this very PersistentVolume.
+func (c *Controller) isCached(pv *corev1.PersistentVolume) bool {
+	cached := c.cfg.Cache.PV(pv.Name)
+	return cached != nil && cached.UID == pv.UID
 }
 
 // notDeleted turns an error of callDelete into what follows; it returns true when there was none.

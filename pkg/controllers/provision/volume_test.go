@@ -230,3 +230,19 @@ func TestADriverThatCannotDelete(t *testing.T) {
 		}
 	})
 }
+
+// A worker that has read the PersistentVolume just before it left the cache does not delete its volume again, and
+// nothing is remembered of it.
+func TestAGonePVIsNotDeletedAgain(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		w.put(released().Obj())
+		stale := w.api.PV("pv")
+		w.pass(time.Second)
+		w.deletes(1, false)
+		if n := len(w.c.deletions.byUID); n != 0 {
+			t.Errorf("%d deletions are remembered", n)
+		}
+		w.c.deleteVolume(t.Context(), stale)
+		w.deletes(1, false)
+	})
+}
