@@ -7,7 +7,7 @@ status=0
 tool() { go tool -modfile=hack/tools/go.mod "$@"; }
 
 echo "golangci-lint (the first time it is built from source: about 3 minutes)"
-tool golangci-lint run --config hack/golangci.yml || status=1
+tool golangci-lint run --allow-serial-runners --config hack/golangci.yml || status=1
 
 echo "logcheck: contextual logging"
 tool logcheck -tags grpcnotrace -config hack/logcheck.conf -check-contextual -check-with-helpers -check-key ./cmd/... ./pkg/... || status=1
