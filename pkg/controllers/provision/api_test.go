@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,7 +38,6 @@ type apiServer struct {
 	behind   []change                 // what they have not shown yet
 	untold   []change                 // what no handler knows yet
 	writes   []string                 // "<verb> <resource> <name>", in order
-	reads    []string                 // the same for GETs
 	fail     func(verb, resource, name string) error
 	handlers handlers
 
@@ -78,11 +78,8 @@ func (a *apiServer) react(action clienttesting.Action) (runtime.Object, error) {
 	defer a.mu.Unlock()
 	verb, resource := action.GetVerb(), action.GetResource().Resource
 	name := nameOf(action)
-	line := fmt.Sprintf("%s %s %s", verb, resource, name)
-	if verb == "get" {
-		a.reads = append(a.reads, line)
-	} else {
-		a.writes = append(a.writes, line)
+	if verb != "get" {
+		a.writes = append(a.writes, fmt.Sprintf("%s %s %s", verb, resource, name))
 	}
 	if a.fail != nil {
 		if err := a.fail(verb, resource, name); err != nil {
@@ -294,23 +291,6 @@ func (a *apiServer) detach() {
 // wrote counts the writes that begin with prefix.
 func (a *apiServer) wrote(prefix string) int {
 	return a.count(func() []string { return a.writes }, prefix)
-}
-
-// read counts the GETs that begin with prefix.
-func (a *apiServer) read(prefix string) int {
-	return a.count(func() []string { return a.reads }, prefix)
-}
-
-func (a *apiServer) count(lines func() []string, prefix string) int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	n := 0
-	for _, line := range lines() {
-		if len(line) >= len(prefix) && line[:len(prefix)] == prefix {
-			n++
-		}
-	}
-	return n
 }
 
 // register is how Events hand over what is there.

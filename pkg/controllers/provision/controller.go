@@ -54,6 +54,7 @@ func New(cfg Config) (*Controller, error) {
 		return nil, fmt.Errorf("provision: register metrics: %w", err)
 	}
 	c.markers = newMarkers(cfg.MarkerClient, cfg.MarkerDelay, func(reason string) { c.metrics.markersRefused.WithLabelValues(reason).Inc() })
+	c.markers.driver, c.markers.node = cfg.Settings.Driver, cfg.Node.name()
 	c.claims, err = loop.New(loop.Config[types.UID]{
 		Name: "claims", Workers: cfg.Workers, Process: c.syncClaim, Gate: cfg.Gate, RetryStart: cfg.RetryStart, RetryMax: cfg.RetryMax,
 	})
@@ -136,7 +137,7 @@ func (c *Controller) onClaim(old, now *corev1.PersistentVolumeClaim) {
 		return
 	}
 	// What our own marker changes is no news.
-	if old != nil && old.ResourceVersion != now.ResourceVersion && onlyMarkerDiffers(old, now) {
+	if old != nil && old.ResourceVersion != now.ResourceVersion && onlyMarkerDiffers(old, now) && !c.letGo(old, now) {
 		return
 	}
 	c.claims.Add(now.UID)

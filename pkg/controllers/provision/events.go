@@ -46,6 +46,13 @@ func eventStuck(driver, volumeName, why string) event {
 		driver, volumeName, why)}
 }
 
+// eventLeft is for a claim that another node has begun to make a volume for.
+func eventLeft(node, other string) event {
+	return event{kind: corev1.EventTypeWarning, reason: "ProvisioningFailed", text: fmt.Sprintf(
+		"Node %q waits for node %q, which has begun to make a volume for this claim and must finish or give it up. If that node is gone for good, use --node-deployment-cleanup or take the marker off as told under \"Markers\" in the deployment guide",
+		node, other)}
+}
+
 func eventDeleteFailed(err error) event {
 	return event{kind: corev1.EventTypeWarning, reason: "VolumeFailedDelete", text: err.Error()}
 }

@@ -82,6 +82,18 @@ func hasMarkerFinalizer(claim *corev1.PersistentVolumeClaim) bool {
 	return slices.Contains(claim.Finalizers, wellknown.FinalizerProvisioningInProgress)
 }
 
+// otherNode returns the node whose create the claim is marked with, if that is another than node; "" for no such
+// marker, and in central mode, which has the creates of all nodes.
+func otherNode(claim *corev1.PersistentVolumeClaim, driver, node string) string {
+	if node == "" {
+		return ""
+	}
+	if state, m, _ := readMarker(claim, driver); state == marked && m.Node != node {
+		return m.Node
+	}
+	return ""
+}
+
 // setMarker puts finalizer and annotation on the claim, and reports whether that changed anything.
 func setMarker(claim *corev1.PersistentVolumeClaim, value string) bool {
 	changed := false

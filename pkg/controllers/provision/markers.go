@@ -29,6 +29,9 @@ const (
 	saveGrace = time.Second
 )
 
+// errOtherNode says that another node has a create under way for the claim.
+var errOtherNode = errors.New("the claim is marked by another node")
+
 // markers writes and removes the markers of claims: one small state machine a claim, which brings what is on
 // the claim (actual) to what should be there (desired), one write at a time.
 //
@@ -44,8 +47,11 @@ type markers struct {
 	// before the call, below zero that nothing is marked.
 	delay   time.Duration
 	refused func(reason string) // counts markers that the API server refused
-	warn    sync.Once           // one warning is enough to say that claims cannot be marked
-	turns   flowcontrol.RateLimiter
+	// driver and node are whose markers these are: those of another node are neither changed nor removed. Node
+	// is "" in central mode.
+	driver, node string
+	warn         sync.Once // one warning is enough to say that claims cannot be marked
+	turns        flowcontrol.RateLimiter
 
 	mu      sync.Mutex
 	marks   map[types.UID]*mark // claim UID → its state; missing: nothing on the claim that we know of
@@ -272,23 +278,30 @@ func (m *markers) converge(ctx context.Context, uid types.UID, k *mark) {
 
 // put brings the live claim to what is desired.
 func (m *markers) put(ctx context.Context, uid types.UID, k *mark, value string, desired bool) error {
-	var terminating bool
+	var terminating, taken bool
 	_, err := cluster.UpdateClaim(ctx, m.client, k.claim, uid, func(live *corev1.PersistentVolumeClaim) bool {
-		if !desired {
+		taken = otherNode(live, m.driver, m.node) != ""
+		switch {
+		case taken:
+			return false
+		case !desired:
 			return clearMarker(live)
 		}
 		terminating = live.DeletionTimestamp != nil && !hasMarkerFinalizer(live)
 		return !terminating && setMarker(live, value)
 	})
-	if err == nil && terminating {
+	switch {
+	case err == nil && terminating:
 		return errTerminating
+	case err == nil && taken && desired:
+		return errOtherNode
 	}
 	return err
 }
 
 // refuses reports whether the API server will answer the same next time: a client error that no waiting mends.
 func refuses(err error) bool {
-	if errors.Is(err, errTerminating) {
+	if errors.Is(err, errTerminating) || errors.Is(err, errOtherNode) {
 		return true
 	}
 	if apierrors.IsConflict(err) || apierrors.IsTooManyRequests(err) || apierrors.IsTimeout(err) {
@@ -299,8 +312,12 @@ func refuses(err error) bool {
 }
 
 func (m *markers) sayRefused(ctx context.Context, err error) {
-	if errors.Is(err, errTerminating) {
+	switch {
+	case errors.Is(err, errTerminating):
 		m.refused("Terminating")
+		return
+	case errors.Is(err, errOtherNode):
+		m.refused("OtherNode")
 		return
 	}
 	m.refused(string(apierrors.ReasonForError(err)))

@@ -60,6 +60,10 @@ func (c *Controller) own(ctx context.Context, claim *corev1.PersistentVolumeClai
 	if err != nil {
 		klog.FromContext(ctx).V(4).Info("This node is not among the allowed ones", "err", err)
 	}
+	if other := otherNode(claim, c.cfg.Settings.Driver, node.Local.Name()); other != "" {
+		node.Race.Forget(claim.UID)
+		return false, c.leave(ctx, claim, other, verdict)
+	}
 	switch verdict {
 	case nodelocal.Owned:
 		node.Race.Forget(claim.UID)
@@ -73,6 +77,23 @@ func (c *Controller) own(ctx context.Context, claim *corev1.PersistentVolumeClai
 		return false, loop.After(wait)
 	}
 	return false, c.compete(ctx, claim, class)
+}
+
+// leave leaves a claim to the node that has begun a create for it: whatever the claim says by now, only that node
+// knows whether there is a volume. The event of the marker's end brings the claim back.
+func (c *Controller) leave(ctx context.Context, claim *corev1.PersistentVolumeClaim, other string, verdict nodelocal.Verdict) loop.Verdict {
+	if verdict != nodelocal.Owned {
+		return loop.Done()
+	}
+	klog.FromContext(ctx).V(2).Info("Another node has begun a create for the claim and must end it", "node", other)
+	c.tell(claim, eventLeft(c.cfg.Node.Local.Name(), other))
+	return loop.After(stuckEvery)
+}
+
+// letGo reports whether another node has taken its marker off the claim.
+func (c *Controller) letGo(old, now *corev1.PersistentVolumeClaim) bool {
+	node := c.cfg.Node.name()
+	return otherNode(old, c.cfg.Settings.Driver, node) != "" && otherNode(now, c.cfg.Settings.Driver, node) == ""
 }
 
 // compete tries to become the owner, if there is room here.
@@ -91,7 +112,8 @@ func (c *Controller) compete(ctx context.Context, claim *corev1.PersistentVolume
 	var lost bool
 	name := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
 	_, err := cluster.UpdateClaim(ctx, c.cfg.Client, name, claim.UID, func(live *corev1.PersistentVolumeClaim) bool {
-		lost = live.Annotations[wellknown.AnnSelectedNode] != "" || live.Spec.VolumeName != "" || live.DeletionTimestamp != nil
+		lost = live.Annotations[wellknown.AnnSelectedNode] != "" || live.Spec.VolumeName != "" || live.DeletionTimestamp != nil ||
+			otherNode(live, c.cfg.Settings.Driver, node.Local.Name()) != ""
 		if lost {
 			return false
 		}

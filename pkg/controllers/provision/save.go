@@ -30,7 +30,7 @@ func (c *Controller) made(ctx context.Context, cr create, pv *corev1.PersistentV
 	c.creates.put(cr)
 	c.markers.answered(cr.claim.UID)
 	switch err := c.create(ctx, pv); {
-	case errors.Is(err, errTaken):
+	case errors.Is(err, errVolumeInUse):
 		return c.taken(ctx, cr, err)
 	case err != nil:
 		c.notSaved(ctx, cr, err)
@@ -62,7 +62,7 @@ func (c *Controller) syncUnsaved(ctx context.Context, pvName string) loop.Verdic
 	case err == nil:
 		c.saved(ctx, cr)
 		return loop.Done()
-	case errors.Is(err, errTaken):
+	case errors.Is(err, errVolumeInUse):
 		_ = c.taken(ctx, cr, err)
 		c.claims.AddAfter(uid, c.cfg.RetryStart)
 		return loop.Done()
@@ -97,14 +97,14 @@ func (c *Controller) create(ctx context.Context, pv *corev1.PersistentVolume) er
 		return nil
 	}
 	if live.Spec.CSI != nil && live.Spec.CSI.Driver == c.cfg.Settings.Driver && live.Spec.CSI.VolumeHandle == volumeID {
-		return fmt.Errorf("%w: PersistentVolume %s is being deleted or for another claim, and its volume with it", errTaken, pv.Name)
+		return fmt.Errorf("%w: PersistentVolume %s is being deleted or for another claim, and its volume with it", errVolumeInUse, pv.Name)
 	}
 	return fmt.Errorf("a PersistentVolume %s is there that is not for this volume, or is being deleted: %w", pv.Name, err)
 }
 
-// errTaken says that a volume is another PersistentVolume's: the driver has given it out a second time, because two
+// errVolumeInUse says that a volume is another PersistentVolume's: the driver has given it out a second time, because two
 // claims have one volume name, or it is about to be deleted. It must not get a second one.
-var errTaken = errors.New("the driver answered with a volume that is in use")
+var errVolumeInUse = errors.New("the driver answered with a volume that is in use")
 
 // taken ends a create whose volume is another's: there is nothing of its own to save or to delete.
 func (c *Controller) taken(ctx context.Context, cr create, err error) loop.Verdict {

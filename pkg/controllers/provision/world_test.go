@@ -61,7 +61,6 @@ type scripted struct {
 	creates []moment
 	deleted []moment
 	volumes map[string]bool // name → exists
-	running int
 }
 
 func (d *scripted) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
