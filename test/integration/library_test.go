@@ -177,7 +177,7 @@ func behaviours() map[string]behaviour {
 
 // The library's loop and ours, with the same Provision function and a driver that does the same: what is seen from
 // outside is alike, but for what is decided.
-func TestOurLoopAndTheLibrarys(t *testing.T) { //nolint:paralleltest // the library's constructor bears no client beside it
+func TestOurLoopAndTheLibrarys(t *testing.T) { //nolint:tparallel // the library's constructor bears no client beside it
 	libraries := map[string]*stage{}
 	for name, b := range behaviours() {
 		s := b.stage(t)

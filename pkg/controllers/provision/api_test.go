@@ -290,7 +290,15 @@ func (a *apiServer) detach() {
 
 // wrote counts the writes that begin with prefix.
 func (a *apiServer) wrote(prefix string) int {
-	return a.count(func() []string { return a.writes }, prefix)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := 0
+	for _, line := range a.writes {
+		if strings.HasPrefix(line, prefix) {
+			n++
+		}
+	}
+	return n
 }
 
 // register is how Events hand over what is there.

@@ -220,7 +220,7 @@ func inWorld(t *testing.T, edit func(*Config), test func(t *testing.T, w *world)
 		w := &world{T: t, api: newAPIServer(), events: &recorder{}}
 		w.driver = &scripted{begin: time.Now(), volumes: map[string]bool{}}
 		w.cfg = Config{
-			Snapshots: snapfake.NewSimpleClientset(), Cache: w.api, Events: w.api, Driver: w.driver,
+			Snapshots: &snapfake.Clientset{}, Cache: w.api, Events: w.api, Driver: w.driver,
 			Recorder: w.events, OwnRecorder: w.events,
 			Settings: Settings{Driver: driverName, VolumeNamePrefix: "pvc", VolumeNameUUIDLength: -1, Capabilities: allCapabilities()},
 			Workers:  2, RetryStart: time.Second, RetryMax: 5 * time.Minute, Timeout: 10 * time.Second, MarkerDelay: 50 * time.Millisecond,
