@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
@@ -131,7 +131,7 @@ func TestProcFiles(t *testing.T) {
 
 func TestWatcherFollowsVolumes(t *testing.T) {
 	t.Parallel()
-	w := &watcher{changed: make(chan struct{}, 1), state: volumes{saved: map[string]time.Time{}}, phase: map[string]corev1.PersistentVolumePhase{}}
+	w := newWatcher()
 	pv := func(claim string, phase corev1.PersistentVolumePhase) *corev1.PersistentVolume {
 		return &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: "pv-" + claim},
@@ -140,16 +140,16 @@ func TestWatcherFollowsVolumes(t *testing.T) {
 		}
 	}
 	at := time.Unix(1, 0)
-	w.see(watch.Event{Type: watch.Added, Object: pv("a", corev1.VolumePending)}, at)
-	w.see(watch.Event{Type: watch.Modified, Object: pv("a", corev1.VolumeBound)}, at.Add(time.Second))
-	w.see(watch.Event{Type: watch.Modified, Object: pv("a", corev1.VolumeBound)}, at.Add(time.Second))
-	w.see(watch.Event{Type: watch.Added, Object: pv("b", corev1.VolumeAvailable)}, at)
+	w.see(pv("a", corev1.VolumePending), false, at)
+	w.see(pv("a", corev1.VolumeBound), false, at.Add(time.Second))
+	w.see(pv("a", corev1.VolumeBound), false, at.Add(time.Second))
+	w.see(pv("b", corev1.VolumeAvailable), false, at)
 	got := w.now()
 	if len(got.saved) != 2 || !got.saved["a"].Equal(at) || got.bound != 1 {
 		t.Errorf("saved %v, %d bound, want a since its first event and b, one bound", got.saved, got.bound)
 	}
-	w.see(watch.Event{Type: watch.Modified, Object: pv("a", corev1.VolumeReleased)}, at)
-	w.see(watch.Event{Type: watch.Deleted, Object: pv("a", corev1.VolumeReleased)}, at)
+	w.see(pv("a", corev1.VolumeReleased), false, at)
+	w.see(cache.DeletedFinalStateUnknown{Key: "pv-a", Obj: pv("a", corev1.VolumeReleased)}, true, at)
 	if got := w.now(); len(got.saved) != 1 || got.bound != 0 {
 		t.Errorf("saved %v, %d bound, want only b, which is not", got.saved, got.bound)
 	}

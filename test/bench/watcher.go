@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -10,8 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 )
 
 // volumes is the state of the PersistentVolumes.
@@ -22,46 +22,44 @@ type volumes struct {
 
 // watcher follows the PersistentVolumes from a moment at which there are none.
 type watcher struct {
-	watch   watch.Interface
+	stop    context.CancelFunc
 	changed chan struct{} // holds a token when something has changed
 
 	mu    sync.Mutex
 	state volumes
 	phase map[string]corev1.PersistentVolumePhase // name of the claim → phase
-	err   error                                   // why the watch has ended
 }
 
+func newWatcher() *watcher {
+	return &watcher{
+		changed: make(chan struct{}, 1),
+		state:   volumes{saved: map[string]time.Time{}}, phase: map[string]corev1.PersistentVolumePhase{},
+	}
+}
+
+// watchVolumes returns when the watch runs. It is an informer, because the API server may end a watch at any time.
 func watchVolumes(ctx context.Context, client kubernetes.Interface) (*watcher, error) {
-	pvs := client.CoreV1().PersistentVolumes()
-	list, err := pvs.List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
+	w := newWatcher()
+	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "persistentvolumes", metav1.NamespaceAll, fields.Everything()),
+		ObjectType:    &corev1.PersistentVolume{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(obj any) { w.see(obj, false, time.Now()) },
+			UpdateFunc: func(_, obj any) { w.see(obj, false, time.Now()) },
+			DeleteFunc: func(obj any) { w.see(obj, true, time.Now()) },
+		},
+	})
+	ctx, w.stop = context.WithCancel(ctx)
+	go informer.RunWithContext(ctx)
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		w.stop()
+		return nil, fmt.Errorf("watch PersistentVolumes: %w", context.Cause(ctx))
 	}
-	if len(list.Items) > 0 {
-		return nil, fmt.Errorf("%d PersistentVolumes are there before the first claim", len(list.Items))
+	if n := len(store.List()); n > 0 {
+		w.stop()
+		return nil, fmt.Errorf("%d PersistentVolumes are there before the first claim", n)
 	}
-	events, err := pvs.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
-	if err != nil {
-		return nil, err
-	}
-	w := &watcher{
-		watch: events, changed: make(chan struct{}, 1),
-		state: volumes{saved: map[string]time.Time{}}, phase: map[string]corev1.PersistentVolumePhase{},
-	}
-	go w.run()
 	return w, nil
-}
-
-func (w *watcher) stop() { w.watch.Stop() }
-
-func (w *watcher) run() {
-	for event := range w.watch.ResultChan() {
-		w.see(event, time.Now())
-	}
-	w.mu.Lock()
-	w.err = errors.New("the watch of PersistentVolumes has ended")
-	w.mu.Unlock()
-	w.notify()
 }
 
 func (w *watcher) notify() {
@@ -71,8 +69,12 @@ func (w *watcher) notify() {
 	}
 }
 
-func (w *watcher) see(event watch.Event, at time.Time) {
-	pv, ok := event.Object.(*corev1.PersistentVolume)
+// see takes in what the informer says.
+func (w *watcher) see(obj any, deleted bool, at time.Time) {
+	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = tombstone.Obj
+	}
+	pv, ok := obj.(*corev1.PersistentVolume)
 	if !ok || pv.Spec.ClaimRef == nil {
 		return
 	}
@@ -81,7 +83,7 @@ func (w *watcher) see(event watch.Event, at time.Time) {
 	if w.phase[name] == corev1.VolumeBound {
 		w.state.bound--
 	}
-	if event.Type == watch.Deleted {
+	if deleted {
 		delete(w.state.saved, name)
 		delete(w.phase, name)
 	} else {
@@ -108,10 +110,10 @@ func (w *watcher) now() volumes {
 func (w *watcher) wait(ctx context.Context, reached func(volumes) bool) error {
 	for {
 		w.mu.Lock()
-		done, err := reached(w.state), w.err
+		done := reached(w.state)
 		w.mu.Unlock()
-		if done || err != nil {
-			return err
+		if done {
+			return nil
 		}
 		select {
 		case <-w.changed:
