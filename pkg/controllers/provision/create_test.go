@@ -1,7 +1,6 @@
 package provision
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/testing/protocmp"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
@@ -290,86 +288,6 @@ func TestTheClaimIsMarkedBeforeACleanUp(t *testing.T) {
 	})
 }
 
-func TestSlowRetry(t *testing.T) {
-	t.Parallel()
-	window := func(cfg *Config) { cfg.RetryMax = 30 * time.Second }
-	for name, tc := range map[string]struct {
-		edit      func(*Config)
-		meanwhile func(w *world) // at 4.5s
-		want      []int
-	}{
-		"the window is five minutes, looked at with back-off": {nil, func(*world) {}, []int{0, 511}},
-		"--retry-interval-max bounds the window":              {window, func(*world) {}, []int{0, 31}},
-		"a change of the claim ends it at once": {window, func(w *world) {
-			w.change("c", func(claim *corev1.PersistentVolumeClaim) { claim.Annotations["a"] = "b" })
-		}, []int{0, 5}},
-		"a change of the class ends it at once": {window, func(w *world) {
-			w.put(fixture.Class("fast").UID("class-1").Provisioner(driverName).Parameter("a", "b").Obj())
-		}, []int{0, 5}},
-		"a class made anew ends it at once": {window, func(w *world) {
-			w.remove(w.api.Class("fast"))
-			w.put(fixture.Class("fast").UID("class-2").Provisioner(driverName).Obj())
-		}, []int{0, 5}},
-		"a change of the secret ends it at the next look": {window, func(w *world) {
-			w.put(fixture.Secret("default", "s", map[string]string{"k": "good"}))
-		}, []int{0, 7}},
-		"a change of the VolumeAttributesClass ends it at the next look": {window, func(w *world) {
-			w.put(vac("gold", map[string]string{"iops": "2"}))
-		}, []int{0, 7}},
-		"a label on the node or anything else does not": {window, func(w *world) {
-			w.put(fixture.Class("other").Provisioner(driverName).Obj())
-		}, []int{0, 31}},
-		"the phase of the claim does not, each look makes the next one later": {window, func(w *world) {
-			w.change("c", func(claim *corev1.PersistentVolumeClaim) { claim.Status.Phase = corev1.ClaimPending })
-		}, []int{0, 53}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(cfg *Config) {
-				cfg.WantsVAC = func() bool { return true }
-				if tc.edit != nil {
-					tc.edit(cfg)
-				}
-			}, func(t *testing.T, w *world) {
-				w.put(fixture.Class("fast").UID("class-1").Provisioner(driverName).
-					Parameter("csi.storage.k8s.io/provisioner-secret-name", "s").Parameter("csi.storage.k8s.io/provisioner-secret-namespace", "default").Obj())
-				w.put(fixture.Secret("default", "s", map[string]string{"k": "bad"}))
-				w.put(vac("gold", map[string]string{"iops": "1"}))
-				w.driver.answers(answer{code: codes.InvalidArgument})
-				w.put(fixture.Claim("c").UID("uid-of-c").Class("fast").For(driverName).AttributesClass("gold").Obj())
-				w.pass(4500 * time.Millisecond)
-				tc.meanwhile(w)
-				w.pass(15 * time.Minute)
-				w.calls(tc.want...)
-				if len(w.events.having("Warning ProvisioningFailed", "infeasible", "retries will be delayed", "rpc error: code = InvalidArgument desc = as told")) != 1 {
-					t.Errorf("events: %v", w.events.having())
-				}
-			})
-		})
-	}
-}
-
-func vac(name string, parameters map[string]string) *storagev1.VolumeAttributesClass {
-	v := &storagev1.VolumeAttributesClass{DriverName: driverName, Parameters: parameters}
-	v.Name = name
-	return v
-}
-
-// A claim that waits long is forgotten as soon as it is gone.
-func TestASlowClaimThatIsGoneIsForgotten(t *testing.T) {
-	inWorld(t, nil, func(t *testing.T, w *world) {
-		w.driver.answers(answer{code: codes.InvalidArgument})
-		claim := w.claim("c")
-		w.pass(2 * time.Second)
-		w.remove(claim)
-		w.pass(time.Second)
-		if n := len(w.c.creates.where(func(create) bool { return true })); n != 0 {
-			t.Errorf("%d creates are remembered", n)
-		}
-		w.pass(10 * time.Minute)
-		w.calls(0)
-	})
-}
-
 // A driver's error reaches the user as it is, and the state of the world before the call stays when there was none.
 func TestTheDriversWordsAreTheUsersWords(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
@@ -397,100 +315,6 @@ func TestTheClassComesLate(t *testing.T) {
 	})
 }
 
-// What the API server does not take is kept, told once a try, and saved when it does.
-func TestSavingIsNeverGivenUp(t *testing.T) {
-	inWorld(t, nil, func(t *testing.T, w *world) {
-		w.api.failing(func(verb, resource, _ string) error {
-			if verb == "create" && resource == "persistentvolumes" {
-				return errors.New("no connection")
-			}
-			return nil
-		})
-		claim := w.claim("c")
-		w.pass(time.Second)
-		if !w.marked("c") {
-			t.Error("the claim of a volume without a PersistentVolume is not marked")
-		}
-		w.remove(claim)
-		w.pass(time.Hour)
-		w.calls(0) // never made again, never deleted
-		if len(w.driver.deleteCalls()) != 0 || len(w.events.having("Warning ProvisioningFailed", "cannot be saved", "no connection")) == 0 {
-			t.Errorf("%d DeleteVolume calls, events %v", len(w.driver.deleteCalls()), w.events.having())
-		}
-		w.api.failing(nil)
-		w.pass(time.Minute)
-		if w.pv("pvc-uid-of-c") == nil || w.live("c") != nil {
-			t.Errorf("PersistentVolume %v, claim %v", w.pv("pvc-uid-of-c"), w.live("c"))
-		}
-	})
-}
-
-// From "saved" until the cache shows it, the claim is not provisioned again; its events do not matter.
-func TestSavedIsNotMadeAgainBeforeTheCacheShowsIt(t *testing.T) {
-	inWorld(t, nil, func(t *testing.T, w *world) {
-		w.claim("c")
-		w.pass(0)
-		w.api.lag(true)
-		w.driver.answers(answer{after: 10 * time.Millisecond})
-		w.put(fixture.Claim("d").UID("uid-of-d").Class("fast").For(driverName).Obj())
-		w.c.claims.Add("uid-of-c")
-		w.pass(20 * time.Second)
-		w.api.lag(false)
-		w.pass(20 * time.Second)
-		names := map[string]int{}
-		for _, call := range w.driver.createCalls() {
-			names[call.name]++
-		}
-		if diff := cmp.Diff(map[string]int{"pvc-uid-of-c": 1, "pvc-uid-of-d": 1}, names); diff != "" {
-			t.Errorf("calls (-want +got):\n%s", diff)
-		}
-	})
-}
-
-// Create, delete, create: the cache shows a claim without a volume whose PersistentVolume has come and gone. The
-// API server is asked before anything is made again.
-func TestAStaleClaimMakesNoSecondVolume(t *testing.T) {
-	inWorld(t, nil, func(t *testing.T, w *world) {
-		claim := w.claim("c")
-		w.pass(0)
-		w.driver.answers(answer{after: 100 * time.Millisecond})
-		w.pass(time.Second)
-		// The claim's watch stands still; that of PersistentVolumes is played by hand.
-		w.api.lag(true)
-		w.bind("c")
-		w.remove(claim)
-		pv := w.api.PV("pvc-uid-of-c")
-		w.phase(pv.Name, corev1.VolumeReleased)
-		w.api.mu.Lock()
-		delete(w.api.objects, "persistentvolumes//"+pv.Name)
-		delete(w.api.cached, "persistentvolumes//"+pv.Name)
-		w.api.mu.Unlock()
-		w.c.onPV(pv, nil)
-		w.pass(time.Minute)
-		w.calls(0)
-		w.api.lag(false)
-		w.pass(time.Minute)
-		w.calls(0)
-	})
-}
-
-// The claim lives and its PersistentVolume was deleted before it was bound: then a new volume is wanted.
-func TestAClaimWhosePVWasDeletedGetsAnother(t *testing.T) {
-	inWorld(t, nil, func(t *testing.T, w *world) {
-		w.claim("c")
-		w.pass(500 * time.Millisecond)
-		w.change("c", func(claim *corev1.PersistentVolumeClaim) { claim.Annotations["a"] = "b" })
-		w.pass(500 * time.Millisecond)
-		w.calls(0)
-		pv := w.pv("pvc-uid-of-c")
-		pv.Finalizers = nil
-		w.put(pv)
-		w.remove(pv)
-		w.pass(4 * time.Second)
-		w.calls(0, 1)
-	})
-}
-
 // Events and verdicts of claims that are not for us.
 func TestNotOurClaims(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
@@ -504,38 +328,6 @@ func TestNotOurClaims(t *testing.T) {
 		got := w.events.having()
 		if len(got) != 1 || !strings.HasPrefix(got[0], "Normal Provisioning Assuming an external populator will provision the volume") {
 			t.Errorf("events: %v, want the one about a populator", got)
-		}
-	})
-}
-
-// Two claims get one volume name at the same moment: the second is told, and never gets the volume of the first, also
-// when that is deleted.
-func TestTwoClaimsOfOneVolumeName(t *testing.T) {
-	inWorld(t, func(cfg *Config) { cfg.Settings.VolumeNameUUIDLength = 3 }, func(t *testing.T, w *world) {
-		w.driver.answers(answer{after: 20 * time.Millisecond}, answer{after: 30 * time.Millisecond})
-		first := w.claim("c")
-		w.pass(0)
-		w.claim("d")
-		w.pass(100 * time.Millisecond)
-		pv := w.pv("pvc-uid")
-		if pv == nil || pv.Spec.ClaimRef.UID != first.UID {
-			t.Fatalf("PersistentVolume %v", pv)
-		}
-		if len(w.events.having("Warning ProvisioningFailed", "in use", "pvc-uid")) != 1 {
-			t.Errorf("events: %v", w.events.having())
-		}
-		w.pass(10 * time.Second)
-		if got := len(w.driver.createCalls()); got != 2 {
-			t.Errorf("%d calls, want 2", got)
-		}
-		w.remove(first)
-		w.phase("pvc-uid", corev1.VolumeReleased)
-		w.pass(10 * time.Minute)
-		if got := w.pv("pvc-uid"); got == nil || got.UID == pv.UID || got.Spec.ClaimRef.UID != "uid-of-d" {
-			t.Errorf("the second claim got %v", got)
-		}
-		if len(w.driver.createCalls()) != 3 || len(w.driver.deleteCalls()) != 1 || w.driver.volumeCount() != 1 {
-			t.Errorf("%d creates, %d deletes, %d volumes", len(w.driver.createCalls()), len(w.driver.deleteCalls()), w.driver.volumeCount())
 		}
 	})
 }
