@@ -155,9 +155,11 @@ func TestUpdateClaimKeepsWhatOthersWrite(t *testing.T) {
 	got, err := cluster.UpdateClaim(t.Context(), c.Core, name, claim.UID, func(live *corev1.PersistentVolumeClaim) bool {
 		if !interfered {
 			interfered = true
-			other := live.DeepCopy()
-			other.Annotations["meanwhile"] = "written"
-			if _, err := c.Core.CoreV1().PersistentVolumeClaims(ns).Update(t.Context(), other, metav1.UpdateOptions{}); err != nil {
+			// Controllers of the cluster may have written since, too: this writer tries until it has its way.
+			if _, err := cluster.UpdateClaim(t.Context(), c.Core, name, claim.UID, func(other *corev1.PersistentVolumeClaim) bool {
+				other.Annotations["meanwhile"] = "written"
+				return true
+			}); err != nil {
 				t.Error(err)
 			}
 		}
