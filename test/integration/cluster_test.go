@@ -203,7 +203,7 @@ func TestPatchPVFinalizer(t *testing.T) {
 	c := clients(t)
 	name := newNamespace(t, c.Core) + "-pv"
 	pvs := c.Core.CoreV1().PersistentVolumes()
-	pv, err := pvs.Create(t.Context(), fixture.PV(name).Driver("driver").Obj(), metav1.CreateOptions{})
+	pv, err := pvs.Create(t.Context(), fixture.PV(name).Driver("driver").Class("nobody").Obj(), metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -147,7 +147,7 @@ func behaviours() map[string]behaviour {
 			before: func(s *stage) { s.release = s.blocked(1) },
 			act: func(s *stage) {
 				s.started("CreateVolume", 1)
-				s.createPV(fixture.PV("pvc-" + string(s.claim.UID)).Driver("other").Policy(corev1.PersistentVolumeReclaimRetain).Obj())
+				s.createPV(fixture.PV("pvc-" + string(s.claim.UID)).Driver("other").Class("nobody").Policy(corev1.PersistentVolumeReclaimRetain).Obj())
 				s.release()
 				if s.isOurs() {
 					s.saying(s.ns, s.claim.UID, "ProvisioningFailed", "not for this volume")

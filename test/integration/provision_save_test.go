@@ -107,7 +107,7 @@ func TestTheNameOfThePVIsTaken(t *testing.T) {
 			g.begin()
 			claim := g.create(g.ours("c"))
 			g.started("CreateVolume", 1)
-			pv := g.createPV(fixture.PV("pvc-" + string(claim.UID)).Driver("other").Finalizer(held).Policy(corev1.PersistentVolumeReclaimRetain).Obj())
+			pv := g.createPV(fixture.PV("pvc-" + string(claim.UID)).Driver("other").Class("nobody").Finalizer(held).Policy(corev1.PersistentVolumeReclaimRetain).Obj())
 			if going {
 				g.deletePV(pv.Name)
 			}
