@@ -45,6 +45,7 @@ func markedBy(node string) *fixture.ClaimBuilder {
 // A claim that another node has begun a create for is left to it, whether it is given to this node by now or to
 // nobody; when the marker goes, it is served like any other.
 func TestAClaimIsLeftToTheNodeThatHasMarkedIt(t *testing.T) {
+	t.Parallel()
 	for name, selected := range map[string]string{"given to this node": "here", "given to nobody": ""} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, onNode, func(t *testing.T, w *world) {
