@@ -168,7 +168,6 @@ func (c *Controller) ended(ctx context.Context, cr create, plan *Plan, res resul
 		c.tell(claim, eventInfeasible(err))
 		if s := c.newSlow(claim, plan, res.secretVersion); s != nil {
 			c.creates.put(create{claim: claim, slow: s})
-			c.claims.AddAfter(claim.UID, time.Until(s.until))
 		}
 		return loop.Again()
 	}

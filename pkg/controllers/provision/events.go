@@ -61,6 +61,11 @@ func eventInUse(err error) event {
 	return event{kind: corev1.EventTypeNormal, reason: "VolumeDelete", text: err.Error()}
 }
 
+// eventLetGo is for a PersistentVolume that goes while no claim ever held it: its volume is nobody's to delete.
+func eventLetGo() event {
+	return event{kind: corev1.EventTypeNormal, reason: "VolumeKept", text: "The PersistentVolume was never bound and is let go; its volume is not deleted"}
+}
+
 // eventNotRemoved is for a volume that is gone while its PersistentVolume cannot be removed.
 func eventNotRemoved(err error) event {
 	return event{kind: corev1.EventTypeWarning, reason: "VolumeFailedDelete", text: fmt.Sprintf("The volume is deleted, and the PersistentVolume cannot be removed yet: %v", err)}

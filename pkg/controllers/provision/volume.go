@@ -74,6 +74,9 @@ func (c *Controller) syncVolume(ctx context.Context, name string) loop.Verdict {
 			return loop.Again()
 		}
 		klog.FromContext(ctx).V(2).Info("Changed our finalizer", "change", change.String())
+		if change == volume.RemoveFinalizer && pv.DeletionTimestamp != nil && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
+			c.tell(pv, eventLetGo())
+		}
 	}
 	if !volume.WantsDelete(pv) {
 		return loop.Done()

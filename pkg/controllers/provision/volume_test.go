@@ -66,6 +66,10 @@ func TestWhatIsDeleted(t *testing.T) {
 				if pv := w.pv("pv"); pv != nil && slices.Contains(pv.Finalizers, wellknown.FinalizerPV) != tc.wantOurs {
 					t.Errorf("finalizers %v", pv.Finalizers)
 				}
+				kept := name == "available and going, never claimed"
+				if told := len(w.events.having("Normal VolumeKept")); (told == 1) != kept {
+					t.Errorf("%d events that the volume is kept", told)
+				}
 			})
 		})
 	}
