@@ -58,9 +58,7 @@ func (c *Controller) gatherFor(ctx context.Context, claim *corev1.PersistentVolu
 	if name := claim.Spec.VolumeAttributesClassName; f.WantsVAC && name != nil && *name != "" {
 		f.VAC, f.VACErr = c.cfg.Client.StorageV1().VolumeAttributesClasses().Get(ctx, *name, metav1.GetOptions{})
 	}
-	if name, err := volume.Name(c.cfg.Settings.VolumeNamePrefix, c.cfg.Settings.VolumeNameUUIDLength, claim.UID); err == nil {
-		f.Holder = c.cfg.Cache.PV(name)
-	}
+	f.Holder = c.holder(claim)
 	if c.cfg.Topologies != nil {
 		f.Requirement, f.RequirementErr = c.cfg.Topologies.Require(c.topologyRequest(claim, f.Translated, where))
 	}
