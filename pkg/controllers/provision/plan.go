@@ -45,33 +45,45 @@ type Plan struct {
 // gone, NotOurs for a populator's claim, Unchanged when trying again may help. When several checks fail, the
 // first in the order of this function is reported.
 func MakePlan(f Facts, s Settings) (*Plan, error) {
-	p := &Plan{Claim: f.Claim, Class: f.Class, Source: f.Source, SelectedNode: f.SelectedNode, Request: &csi.CreateVolumeRequest{}}
-	for _, step := range steps {
-		if err := step(f, s, p); err != nil {
-			return nil, err
-		}
+	p, _, err := runSteps(f, s)
+	if err != nil {
+		return nil, err
 	}
 	return p, nil
 }
 
-// step is one check, and what the plan gains by it.
-type step func(f Facts, s Settings, p *Plan) error
+// runSteps makes the plan and also tells how many steps passed: all of them, or those before the one that failed.
+func runSteps(f Facts, s Settings) (p *Plan, passed int, err error) {
+	p = &Plan{Claim: f.Claim, Class: f.Class, Source: f.Source, SelectedNode: f.SelectedNode, Request: &csi.CreateVolumeRequest{}}
+	for i := range steps {
+		if err := steps[i].do(f, s, p); err != nil {
+			return p, i, err
+		}
+	}
+	return p, len(steps), nil
+}
+
+// step is one check, and what the plan gains by it. The name is for people.
+type step struct {
+	name string
+	do   func(f Facts, s Settings, p *Plan) error
+}
 
 // steps in the order of the contract: it decides which message a user sees first.
 var steps = []step{
-	sourceAllowed,
-	classTranslated,
-	attributesClassName,
-	capable,
-	noSelector,
-	named,
-	described,
-	sized,
-	contentFound,
-	placed,
-	secretsResolved,
-	parametersStripped,
-	attributesRead,
+	{"the data source may be used", sourceAllowed},
+	{"the class can be read as a CSI class", classTranslated},
+	{"the VolumeAttributesClass is named", attributesClassName},
+	{"the driver has what the claim needs", capable},
+	{"the claim has no selector", noSelector},
+	{"the volume has a name of its own", named},
+	{"file system, volume mode and access modes fit", described},
+	{"the size is known", sized},
+	{"the content of the data source can be used", contentFound},
+	{"there is a place for the volume", placed},
+	{"the secrets can be told", secretsResolved},
+	{"the parameters can be passed on", parametersStripped},
+	{"the VolumeAttributesClass can be used", attributesRead},
 }
 
 func failed(format string, args ...any) error {
