@@ -79,22 +79,40 @@ func FinalizerUpkeep(pv *corev1.PersistentVolume) FinalizerChange {
 	return KeepFinalizer
 }
 
-// WantsDelete reports whether the volume of a PersistentVolume of ours is to be deleted now: it is Released and
-// its policy is Delete. A terminating one must still carry our finalizer, else this was done before. Failed is
-// like Released for those that are terminating with our finalizer, which otherwise would stay for ever.
+// DeletionCheck is one of the things that must be true of a PersistentVolume of ours before its volume is deleted.
+type DeletionCheck struct {
+	// Name says what must be true; for people.
+	Name string
+	// Passes reports whether it is.
+	Passes func(pv *corev1.PersistentVolume) bool
+}
+
+var deletionChecks = []DeletionCheck{
+	{"its reclaim policy is Delete", func(pv *corev1.PersistentVolume) bool {
+		return pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
+	}},
+	{"its phase is Released, or Failed while it is being deleted", func(pv *corev1.PersistentVolume) bool {
+		return pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed && pv.DeletionTimestamp != nil
+	}},
+	{"it carries our finalizer if it is being deleted", func(pv *corev1.PersistentVolume) bool {
+		return pv.DeletionTimestamp == nil || hasFinalizer(pv)
+	}},
+}
+
+// DeletionChecks returns the checks of WantsDelete in their order. The slice must not be changed.
+func DeletionChecks() []DeletionCheck { return deletionChecks }
+
+// WantsDelete reports whether the volume of a PersistentVolume of ours is to be deleted now, that is, whether it
+// passes all checks: it is Released and its policy is Delete. A terminating one must still carry our finalizer, else
+// this was done before. Failed is like Released for those that are terminating with our finalizer, which otherwise
+// would stay for ever.
 func WantsDelete(pv *corev1.PersistentVolume) bool {
-	if pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
-		return false
+	for i := range deletionChecks {
+		if !deletionChecks[i].Passes(pv) {
+			return false
+		}
 	}
-	terminating, present := pv.DeletionTimestamp != nil, hasFinalizer(pv)
-	switch pv.Status.Phase {
-	case corev1.VolumeReleased:
-		return !terminating || present
-	case corev1.VolumeFailed:
-		return terminating && present
-	case corev1.VolumePending, corev1.VolumeAvailable, corev1.VolumeBound:
-	}
-	return false
+	return true
 }
 
 func neverBound(pv *corev1.PersistentVolume) bool {

@@ -69,7 +69,7 @@ func (c *Controller) consider(ctx context.Context, cr create, claim *corev1.Pers
 		}
 		cr.slow = nil
 	}
-	turn, reason := c.cfg.Settings.selects(claim, class, c.holder(claim))
+	turn, reason := c.cfg.Settings.selects(candidate{claim: claim, class: class, holder: c.holder(claim)})
 	if turn != attempt {
 		logger.V(4).Info("Not provisioning", "reason", reason)
 	}

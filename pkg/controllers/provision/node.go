@@ -37,13 +37,18 @@ type NodeDeployment struct {
 	ImmediateBinding bool
 }
 
-// own decides whether this node serves the claim. It returns true when it does; otherwise the verdict says when
-// to look again. A node that wins a claim writes its name on it, and the event of that brings the claim back.
-func (c *Controller) own(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (bool, loop.Verdict) {
+// stand is how this node stands to a claim.
+type stand struct {
+	verdict nodelocal.Verdict
+	// unreachable is why the class rules this node out, where nothing else did; nil otherwise.
+	unreachable error
+	// other is the node that has begun a create for the claim, when that is another one; then the verdict waits.
+	other string
+}
+
+// standTo decides how this node stands to the claim; only called in node deployment.
+func (c *Controller) standTo(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) stand {
 	node := c.cfg.Node
-	if node == nil {
-		return true, loop.Done()
-	}
 	question := nodelocal.Question{
 		Node:             node.Local.Name(),
 		SelectedNode:     claim.Annotations[wellknown.AnnSelectedNode],
@@ -57,14 +62,25 @@ func (c *Controller) own(ctx context.Context, claim *corev1.PersistentVolumeClai
 		}
 	}
 	verdict, err := nodelocal.Judge(question)
-	if err != nil {
-		klog.FromContext(ctx).V(4).Info("This node is not among the allowed ones", "err", err)
+	return stand{verdict: verdict, unreachable: err, other: otherNode(claim, c.cfg.Settings.Driver, node.Local.Name())}
+}
+
+// own decides whether this node serves the claim. It returns true when it does; otherwise the verdict says when
+// to look again. A node that wins a claim writes its name on it, and the event of that brings the claim back.
+func (c *Controller) own(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (bool, loop.Verdict) {
+	node := c.cfg.Node
+	if node == nil {
+		return true, loop.Done()
 	}
-	if other := otherNode(claim, c.cfg.Settings.Driver, node.Local.Name()); other != "" {
+	s := c.standTo(claim, class)
+	if s.unreachable != nil {
+		klog.FromContext(ctx).V(4).Info("This node is not among the allowed ones", "err", s.unreachable)
+	}
+	if s.other != "" {
 		node.Race.Forget(claim.UID)
-		return false, c.leave(ctx, claim, other, verdict)
+		return false, c.leave(ctx, claim, s.other, s.verdict)
 	}
-	switch verdict {
+	switch s.verdict {
 	case nodelocal.Owned:
 		node.Race.Forget(claim.UID)
 		return true, loop.Done()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -34,7 +35,7 @@ func (c *Controller) pickUp(ctx context.Context, claim *corev1.PersistentVolumeC
 		}
 		return create{}, false
 	case marked:
-		if m.Node != c.cfg.Node.name() && c.cfg.Node != nil {
+		if !c.inherits(m) {
 			return create{}, false // another node's
 		}
 		if !c.stillMarked(ctx, claim) {
@@ -47,6 +48,9 @@ func (c *Controller) pickUp(ctx context.Context, claim *corev1.PersistentVolumeC
 	logger.V(2).Info("Taking up a create that an earlier process left", "PVC", klog.KObj(claim))
 	return cr, true
 }
+
+// inherits reports whether it is for this instance to take up the create that the marker of its driver speaks of.
+func (c *Controller) inherits(m marker) bool { return c.cfg.Node == nil || m.Node == c.cfg.Node.name() }
 
 // stillMarked reports whether a marker that the cache shows is there to be taken up. This process takes its own off
 // when a create has ended, and the cache shows that late: then the API server is asked. No answer counts as yes.
@@ -105,11 +109,8 @@ func (c *Controller) drive(ctx context.Context, cr create, claim *corev1.Persist
 func (c *Controller) replan(ctx context.Context, cr *create) (loop.Verdict, bool) {
 	className := volume.ClassName(cr.claim)
 	class := c.cfg.Cache.Class(className)
-	switch {
-	case class == nil:
-		return c.stuck(ctx, *cr, "its class \""+className+"\" is gone"), false
-	case cr.resumed.Class != "" && class.UID != cr.resumed.Class:
-		return c.stuck(ctx, *cr, "its class \""+className+"\" was made anew since"), false
+	if why := cr.resumed.stuckBy(className, class); why != "" {
+		return c.stuck(ctx, *cr, why), false
 	}
 	facts := c.gather(ctx, cr.claim, class, cr.resumed)
 	plan, err := MakePlan(facts, c.cfg.Settings)
@@ -122,6 +123,18 @@ func (c *Controller) replan(ctx context.Context, cr *create) (loop.Verdict, bool
 	}
 	cr.plan, cr.snapshot = plan, facts.Snapshot
 	return loop.Verdict{}, true
+}
+
+// stuckBy returns why the create that m speaks of cannot be finished with the class of that name, "" if it can;
+// class is nil when it is gone.
+func (m *marker) stuckBy(className string, class *storagev1.StorageClass) string {
+	switch {
+	case class == nil:
+		return "its class \"" + className + "\" is gone"
+	case m.Class != "" && class.UID != m.Class:
+		return "its class \"" + className + "\" was made anew since"
+	}
+	return ""
 }
 
 // stuck tells, now and every few minutes, of a create that nobody but an operator can finish.

@@ -37,27 +37,71 @@ func (s Settings) known(provisioner string) bool {
 	return provisioner != "" && (provisioner == s.Driver || provisioner == s.InTree)
 }
 
-// selects decides about a claim of which no create is outstanding. class is the claim's, nil when it is
-// missing; holder is the PersistentVolume that has the name of the claim's own to be, nil when there is none.
-// The reason is for the log.
-func (s Settings) selects(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, holder *corev1.PersistentVolume) (selection, string) {
-	switch {
-	case claim.Spec.VolumeName != "":
-		return drop, "bound"
-	case !s.ours(claim):
-		return drop, "another provisioner's"
-	case claim.DeletionTimestamp != nil:
-		return drop, "being deleted"
-	case class == nil:
-		return classMissing, "its class is missing"
-	case waits(class) && claim.Annotations[wellknown.AnnSelectedNode] == "":
-		return drop, "waits for the scheduler to select a node"
-	case holder != nil && holder.Spec.ClaimRef != nil && holder.Spec.ClaimRef.UID == claim.UID:
-		return dropCounted, "its PersistentVolume exists and is about to be bound"
-	case !s.known(class.Provisioner):
-		return dropCounted, "its class names another provisioner than its annotation"
+// candidate is a claim of which no create is outstanding, with what decides whether it is its turn.
+type candidate struct {
+	claim *corev1.PersistentVolumeClaim
+	// class is the claim's, nil when it is missing.
+	class *storagev1.StorageClass
+	// holder is the PersistentVolume that has the name of the claim's own to be, nil when there is none.
+	holder *corev1.PersistentVolume
+}
+
+// turnCheck is one condition for an attempt.
+type turnCheck struct {
+	// name says what must be true; for people.
+	name string
+	// stops reports whether it is not.
+	stops func(s Settings, c candidate) bool
+	// then is what follows when it is not, and reason is why, for the log.
+	then   selection
+	reason string
+}
+
+// turnChecks in the order in which they count; each relies on those before it.
+var turnChecks = []turnCheck{
+	{"the claim is not bound", isBound, drop, "bound"},
+	{"the claim is for this driver", isForeign, drop, "another provisioner's"},
+	{"the claim is not being deleted", isTerminating, drop, "being deleted"},
+	{"the claim's class exists", hasNoClass, classMissing, "its class is missing"},
+	{"the scheduler has selected a node where the class waits for one", waitsForNode, drop, "waits for the scheduler to select a node"},
+	{"the claim has no PersistentVolume yet", hasVolume, dropCounted, "its PersistentVolume exists and is about to be bound"},
+	{"the class names this driver", hasForeignClass, dropCounted, "its class names another provisioner than its annotation"},
+}
+
+func isBound(_ Settings, c candidate) bool { return c.claim.Spec.VolumeName != "" }
+
+func isForeign(s Settings, c candidate) bool { return !s.ours(c.claim) }
+
+func isTerminating(_ Settings, c candidate) bool { return c.claim.DeletionTimestamp != nil }
+
+func hasNoClass(_ Settings, c candidate) bool { return c.class == nil }
+
+func waitsForNode(_ Settings, c candidate) bool {
+	return waits(c.class) && c.claim.Annotations[wellknown.AnnSelectedNode] == ""
+}
+
+func hasVolume(_ Settings, c candidate) bool {
+	return c.holder != nil && c.holder.Spec.ClaimRef != nil && c.holder.Spec.ClaimRef.UID == c.claim.UID
+}
+
+func hasForeignClass(s Settings, c candidate) bool { return !s.known(c.class.Provisioner) }
+
+// selects decides about the claim. The reason is for the log.
+func (s Settings) selects(c candidate) (selection, string) {
+	if i := s.turn(c); i < len(turnChecks) {
+		return turnChecks[i].then, turnChecks[i].reason
 	}
 	return attempt, ""
+}
+
+// turn returns how many of the turnChecks the claim passes: all of them, or those before the one that stops it.
+func (s Settings) turn(c candidate) int {
+	for i := range turnChecks {
+		if turnChecks[i].stops(s, c) {
+			return i
+		}
+	}
+	return len(turnChecks)
 }
 
 // waits reports whether claims of the class are placed by the scheduler first.

@@ -87,7 +87,7 @@ func TestSelects(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, reason := Settings{Driver: driverName, InTree: inTreeName}.selects(tc.claim.Obj(), tc.class, tc.holder)
+			got, reason := Settings{Driver: driverName, InTree: inTreeName}.selects(candidate{tc.claim.Obj(), tc.class, tc.holder})
 			if got != tc.want {
 				t.Errorf("%d, want %d", got, tc.want)
 			}
