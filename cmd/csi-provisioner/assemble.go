@@ -58,6 +58,7 @@ func connectDriver(ctx context.Context, cfg Config, metrics *driver.Metrics) (*d
 	return driver.Connect(ctx, driver.Config{
 		Address:   cfg.Driver.Address,
 		Timeout:   cfg.Driver.Timeout,
+		Timeouts:  cfg.Driver.Timeouts,
 		AwayLimit: away,
 		Migrated:  migrated,
 		Metrics:   metrics,
@@ -202,6 +203,8 @@ func (r *rooms) provisionConfig() provision.Config {
 		RetryMax:    cfg.Work.RetryMax,
 		Timeout:     cfg.Driver.Timeout,
 		MarkerDelay: cfg.Work.MarkerDelay,
+
+		CreateTimeout: r.driver.CreateTimeout,
 	}
 }
 

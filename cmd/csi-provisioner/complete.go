@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/driver"
 	"github.com/csi-sidecars/external-provisioner/pkg/features"
 	"github.com/csi-sidecars/external-provisioner/pkg/process"
 )
@@ -23,7 +24,7 @@ func (o *Options) Complete(env environment, version string) (Config, error) {
 	cfg := Config{
 		Version:  version,
 		Hostname: env.hostname,
-		Driver:   DriverConfig{Address: socket, Timeout: o.timeout},
+		Driver:   DriverConfig{Address: socket, Timeout: o.timeout, Timeouts: o.timeouts()},
 		Kube:     KubeConfig{Kubeconfigs: o.kubeconfigs(env), Master: o.master, QPS: float32(o.qps), Burst: o.burst},
 		Gates:    gates,
 		Volumes:  o.volumeConfig(),
@@ -54,6 +55,10 @@ func (o *Options) Complete(env environment, version string) (Config, error) {
 		}
 	}
 	return cfg, nil
+}
+
+func (o *Options) timeouts() driver.Timeouts {
+	return driver.Timeouts{Create: o.createTimeout, Restore: o.restoreTimeout, Clone: o.cloneTimeout, Delete: o.deleteTimeout}
 }
 
 func (o *Options) volumeConfig() VolumeConfig {

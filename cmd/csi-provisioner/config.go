@@ -3,6 +3,7 @@ package main
 import (
 	"time"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/driver"
 	"github.com/csi-sidecars/external-provisioner/pkg/features"
 )
 
@@ -39,6 +40,9 @@ type DriverConfig struct {
 	Address string
 	// Timeout is the deadline of each call, above zero (--timeout).
 	Timeout time.Duration
+	// Timeouts are the deadlines of calls that have one of their own, not negative; 0 means Timeout
+	// (--create-timeout, --restore-timeout, --clone-timeout, --delete-timeout).
+	Timeouts driver.Timeouts
 }
 
 // KubeConfig tells how to reach the API server.

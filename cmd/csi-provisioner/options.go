@@ -39,14 +39,18 @@ type Options struct {
 	deletionSecretNamespaces []string
 
 	// Timing and concurrency.
-	timeout       time.Duration
-	retryStart    time.Duration
-	retryMax      time.Duration
-	workers       uint
-	cloneWorkers  uint
-	snapshotSweep time.Duration
-	markerDelay   time.Duration
-	drainTimeout  time.Duration
+	timeout        time.Duration
+	createTimeout  time.Duration
+	restoreTimeout time.Duration
+	cloneTimeout   time.Duration
+	deleteTimeout  time.Duration
+	retryStart     time.Duration
+	retryMax       time.Duration
+	workers        uint
+	cloneWorkers   uint
+	snapshotSweep  time.Duration
+	markerDelay    time.Duration
+	drainTimeout   time.Duration
 
 	// Storage capacity.
 	capacity                  bool
@@ -144,6 +148,10 @@ func (o *Options) addProvisioning(fs *pflag.FlagSet) {
 
 func (o *Options) addTiming(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.timeout, "timeout", 10*time.Second, "Deadline of each call of the driver.")
+	fs.DurationVar(&o.createTimeout, "create-timeout", 0, "Deadline of CreateVolume for an empty volume, in place of --timeout. 0 means --timeout.")
+	fs.DurationVar(&o.restoreTimeout, "restore-timeout", 0, "Deadline of CreateVolume for a volume that is filled from a snapshot. 0 means --timeout.")
+	fs.DurationVar(&o.cloneTimeout, "clone-timeout", 0, "Deadline of CreateVolume for a volume that is a clone of another. 0 means --timeout.")
+	fs.DurationVar(&o.deleteTimeout, "delete-timeout", 0, "Deadline of DeleteVolume. 0 means --timeout.")
 	fs.DurationVar(&o.retryStart, "retry-interval-start", time.Second, "First wait after a failure; it doubles with each further one.")
 	fs.DurationVar(&o.retryMax, "retry-interval-max", 5*time.Minute, "Longest wait after a failure.")
 	fs.UintVar(&o.workers, "worker-threads", 100, "How many claims, and besides how many PersistentVolumes, are worked on at once. 0 means none.")

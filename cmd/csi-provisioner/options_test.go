@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/driver"
 	"github.com/csi-sidecars/external-provisioner/pkg/features"
 )
 
@@ -77,6 +78,7 @@ var ourFlags = map[string]string{
 	"grow-to-source-size": "false", "keep-node-topology": "false", "deletion-secret-namespaces": "[]",
 	"provisioning-marker-delay": "50ms", "shutdown-drain-timeout": "20s", "capacity-respect-allowed-topologies": "false",
 	"node-deployment-cleanup": "false",
+	"create-timeout":          "0s", "restore-timeout": "0s", "clone-timeout": "0s", "delete-timeout": "0s",
 }
 
 func TestFlagsAreThoseOfTheContract(t *testing.T) {
@@ -258,6 +260,10 @@ func TestCompleteReadsEnvironmentAndFlags(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("config (-want +got):\n%s", diff)
+	}
+	timeouts := driver.Timeouts{Create: time.Second, Restore: 2 * time.Second, Clone: 3 * time.Second, Delete: 4 * time.Second}
+	if cfg := complete(t, environment{}, "--create-timeout=1s", "--restore-timeout=2s", "--clone-timeout=3s", "--delete-timeout=4s"); cfg.Driver.Timeouts != timeouts {
+		t.Errorf("timeouts %v, want %v", cfg.Driver.Timeouts, timeouts)
 	}
 	if cfg := complete(t, environment{}, "--kubeconfig=/b"); !slices.Equal(cfg.Kube.Kubeconfigs, []string{"/b"}) {
 		t.Errorf("kubeconfigs %q, want the flag's", cfg.Kube.Kubeconfigs)

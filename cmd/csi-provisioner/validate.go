@@ -118,6 +118,17 @@ func (o *Options) checkVolumes(c *complaints) {
 
 func (o *Options) checkWork(c *complaints) {
 	c.positive("timeout", o.timeout)
+	for _, kind := range []struct {
+		flag  string
+		value time.Duration
+	}{
+		{"create-timeout", o.createTimeout}, {"restore-timeout", o.restoreTimeout}, {"clone-timeout", o.cloneTimeout}, {"delete-timeout", o.deleteTimeout},
+		{"shutdown-drain-timeout", o.drainTimeout},
+	} {
+		if kind.value < 0 {
+			c.addf("--%s must not be negative, is %s", kind.flag, kind.value)
+		}
+	}
 	c.positive("retry-interval-start", o.retryStart)
 	c.positive("retry-interval-max", o.retryMax)
 	for _, threads := range []struct {
@@ -129,9 +140,6 @@ func (o *Options) checkWork(c *complaints) {
 		if threads.value > math.MaxInt32 {
 			c.addf("--%s is too large: %d", threads.flag, threads.value)
 		}
-	}
-	if o.drainTimeout < 0 {
-		c.addf("--shutdown-drain-timeout must not be negative, is %s", o.drainTimeout)
 	}
 }
 

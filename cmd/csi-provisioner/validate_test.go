@@ -53,6 +53,11 @@ func TestValidate(t *testing.T) {
 			args: []string{"--enable-capacity", "--capacity-poll-interval=0", "--kube-api-capacity-burst=0"}, env: capacityEnv,
 			want: []string{"--capacity-poll-interval must be above zero", "--kube-api-capacity-burst"},
 		},
+		"deadlines below zero": {
+			args: []string{"--create-timeout=-1s", "--restore-timeout=-1s", "--clone-timeout=-1s", "--delete-timeout=-1s"},
+			want: []string{"--create-timeout must not be negative, is -1s", "--restore-timeout", "--clone-timeout", "--delete-timeout"},
+		},
+		"deadlines like the others":        {args: []string{"--create-timeout=0", "--restore-timeout=0", "--clone-timeout=0", "--delete-timeout=0"}},
 		"capacity without its environment": {args: []string{"--enable-capacity"}, want: []string{"NAMESPACE", "POD_NAME"}},
 		"capacity without its pod":         {args: []string{"--enable-capacity"}, env: environment{namespace: "ns"}, want: []string{"--capacity-ownerref-level=-1"}},
 		"capacity without an owner":        {args: []string{"--enable-capacity", "--capacity-ownerref-level=-1"}, env: environment{namespace: "ns"}},

@@ -1,7 +1,9 @@
 package driver
 
 import (
+	"cmp"
 	"context"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
@@ -11,10 +13,31 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
 )
 
+// Timeouts are deadlines of kinds of calls. Zero means Config.Timeout.
+type Timeouts struct {
+	// Create is for CreateVolume without a content source (--create-timeout), Restore with a snapshot
+	// (--restore-timeout), Clone with a volume (--clone-timeout).
+	Create, Restore, Clone time.Duration
+	// Delete is for DeleteVolume (--delete-timeout).
+	Delete time.Duration
+}
+
 // method is a call of a generated client.
 type method[Q, R any] func(context.Context, Q, ...grpc.CallOption) (R, error)
 
-// CreateVolume asks the driver for a volume. It blocks until the answer, the deadline of Config.Timeout
+// CreateTimeout returns the deadline that CreateVolume gives to a call with this request.
+func (d *Driver) CreateTimeout(req *csi.CreateVolumeRequest) time.Duration {
+	own := d.cfg.Timeouts.Create
+	switch req.GetVolumeContentSource().GetType().(type) {
+	case *csi.VolumeContentSource_Snapshot:
+		own = d.cfg.Timeouts.Restore
+	case *csi.VolumeContentSource_Volume:
+		own = d.cfg.Timeouts.Clone
+	}
+	return cmp.Or(own, d.cfg.Timeout)
+}
+
+// CreateVolume asks the driver for a volume. It blocks until the answer, the deadline of CreateTimeout
 // or the end of ctx. An error carries the driver's gRPC status. While the driver is away, or when ctx has
 // ended before, nothing is sent: the error has the code Unavailable (or that of ctx) and carries
 // outcome.Unchanged. It does not change req.
@@ -24,38 +47,40 @@ func (d *Driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 		return nil, err
 	}
 	defer l.release()
-	return call(ctx, d, l.controller.CreateVolume, req)
+	return call(ctx, d.CreateTimeout(req), l.controller.CreateVolume, req)
 }
 
-// DeleteVolume asks the driver to delete a volume. Blocking and errors are as for CreateVolume.
+// DeleteVolume asks the driver to delete a volume. Blocking and errors are as for CreateVolume; the deadline is
+// Timeouts.Delete.
 func (d *Driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest) error {
 	l, err := d.acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer l.release()
-	_, err = call(ctx, d, l.controller.DeleteVolume, req)
+	_, err = call(ctx, cmp.Or(d.cfg.Timeouts.Delete, d.cfg.Timeout), l.controller.DeleteVolume, req)
 	return err
 }
 
-// GetCapacity asks the driver how much room there is. Blocking and errors are as for CreateVolume.
+// GetCapacity asks the driver how much room there is. Blocking and errors are as for CreateVolume; the deadline is
+// Config.Timeout.
 func (d *Driver) GetCapacity(ctx context.Context, req *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
 	l, err := d.acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer l.release()
-	return call(ctx, d, l.controller.GetCapacity, req)
+	return call(ctx, d.cfg.Timeout, l.controller.GetCapacity, req)
 }
 
-// NodeGetInfo asks the driver for the node that it runs on. Blocking and errors are as for CreateVolume.
+// NodeGetInfo asks the driver for the node that it runs on. Blocking and errors are as for GetCapacity.
 func (d *Driver) NodeGetInfo(ctx context.Context) (*csi.NodeGetInfoResponse, error) {
 	l, err := d.acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer l.release()
-	return call(ctx, d, l.node.NodeGetInfo, &csi.NodeGetInfoRequest{})
+	return call(ctx, d.cfg.Timeout, l.node.NodeGetInfo, &csi.NodeGetInfoRequest{})
 }
 
 // acquire returns the connection if a call can be sent over it now; release it afterwards.
@@ -73,9 +98,9 @@ func (d *Driver) acquire(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// call sends req under the deadline of each call.
-func call[Q, R any](ctx context.Context, d *Driver, f method[Q, R], req Q) (R, error) {
-	ctx, cancel := context.WithTimeout(ctx, d.cfg.Timeout)
+// call sends req under a deadline.
+func call[Q, R any](ctx context.Context, timeout time.Duration, f method[Q, R], req Q) (R, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return f(ctx, req)
 }
@@ -86,7 +111,7 @@ func ask[Q, R any](ctx context.Context, d *Driver, l *link, f method[Q, R], req 
 	asking, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
-	resp, err := call(asking, d, f, req)
+	resp, err := call(asking, d.cfg.Timeout, f, req)
 	if err != nil && l.lostBy(ctx, err) {
 		err = errRestarted
 	}

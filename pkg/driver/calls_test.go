@@ -3,11 +3,13 @@ package driver
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -70,6 +72,68 @@ func TestEachCallHasItsDeadline(t *testing.T) {
 		d.Close()
 		s.Stop()
 	})
+}
+
+func TestKindsOfCallsHaveTheirOwnDeadlines(t *testing.T) {
+	t.Parallel()
+	requests := map[string]*csi.CreateVolumeRequest{
+		"create":  {},
+		"restore": {VolumeContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: "s"}}}},
+		"clone":   {VolumeContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: "v"}}}},
+	}
+	type seconds map[string]time.Duration
+	for name, tc := range map[string]struct {
+		timeouts Timeouts
+		want     seconds
+	}{
+		"none means that of all":  {Timeouts{}, seconds{"create": 10, "restore": 10, "clone": 10, "delete": 10, "room": 10}},
+		"each of its own":         {Timeouts{Create: 20 * time.Second, Restore: 60 * time.Second, Clone: 70 * time.Second, Delete: 5 * time.Second}, seconds{"create": 20, "restore": 60, "clone": 70, "delete": 5, "room": 10}},
+		"create is no fallback":   {Timeouts{Create: 20 * time.Second}, seconds{"create": 20, "restore": 10, "clone": 10, "delete": 10, "room": 10}},
+		"one for restores alone":  {Timeouts{Restore: 60 * time.Second}, seconds{"create": 10, "restore": 60, "clone": 10, "delete": 10, "room": 10}},
+		"shorter is allowed, too": {Timeouts{Clone: time.Second}, seconds{"create": 10, "restore": 10, "clone": 1, "delete": 10, "room": 10}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, mu := seconds{}, sync.Mutex{}
+			note := func(ctx context.Context, kind string) {
+				mu.Lock()
+				defer mu.Unlock()
+				deadline, _ := ctx.Deadline()
+				got[kind] = time.Until(deadline).Round(time.Second) / time.Second
+			}
+			fake := newFake("d")
+			fake.create = func(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+				note(ctx, req.GetName())
+				return &csi.CreateVolumeResponse{}, nil
+			}
+			fake.delete = func(ctx context.Context, _ *csi.DeleteVolumeRequest) error {
+				note(ctx, "delete")
+				return nil
+			}
+			fake.room = func(ctx context.Context) { note(ctx, "room") }
+			path := socketFile(t)
+			fake.listen(t, path)
+			d := connect(t, quiet(t), Config{Address: path, Timeout: 10 * time.Second, Timeouts: tc.timeouts})
+			for kind, req := range requests {
+				req := &csi.CreateVolumeRequest{Name: kind, VolumeContentSource: req.GetVolumeContentSource()}
+				if _, err := d.CreateVolume(quiet(t), req); err != nil {
+					t.Error(err)
+				}
+				if told := d.CreateTimeout(req); told != tc.want[kind]*time.Second {
+					t.Errorf("CreateTimeout of %s is %s, want %ds", kind, told, tc.want[kind])
+				}
+			}
+			if err := d.DeleteVolume(quiet(t), &csi.DeleteVolumeRequest{VolumeId: "v"}); err != nil {
+				t.Error(err)
+			}
+			if _, err := d.GetCapacity(quiet(t), &csi.GetCapacityRequest{}); err != nil {
+				t.Error(err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("deadlines (-want +got):\n%s", diff)
+			}
+		})
+	}
 }
 
 func TestCallsOfACallerThatHasEndedAreNotSent(t *testing.T) {

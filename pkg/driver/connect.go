@@ -30,6 +30,8 @@ type Config struct {
 	Address string
 	// Timeout is the deadline of each call. Required, above zero; --timeout.
 	Timeout time.Duration
+	// Timeouts are the deadlines of calls that have one of their own.
+	Timeouts Timeouts
 	// AwayLimit is how long the driver may be away before Supervise gives up. Zero means for ever.
 	AwayLimit time.Duration
 	// Migrated tells whether a driver of this name serves the volumes of an in-tree plugin. Then it is

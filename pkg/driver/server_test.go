@@ -34,6 +34,7 @@ type fakeDriver struct {
 	controllerCapErr func(ctx context.Context) error
 	create           func(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error)
 	delete           func(ctx context.Context, req *csi.DeleteVolumeRequest) error
+	room             func(ctx context.Context)
 
 	mu    sync.Mutex
 	calls []string    // short method names
@@ -134,7 +135,10 @@ func (f *fakeDriver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequ
 	return &csi.DeleteVolumeResponse{}, nil
 }
 
-func (f *fakeDriver) GetCapacity(context.Context, *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
+func (f *fakeDriver) GetCapacity(ctx context.Context, _ *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
+	if f.room != nil {
+		f.room(ctx)
+	}
 	return &csi.GetCapacityResponse{AvailableCapacity: 7}, nil
 }
 

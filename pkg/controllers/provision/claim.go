@@ -141,7 +141,8 @@ func (c *Controller) conclude(ctx context.Context, cr create, plan *Plan, res re
 		return c.ended(ctx, cr, plan, res)
 	}
 	c.cfg.Observer.CreateFailed(volume.ClassName(cr.claim))
-	next, ended := cr.proto.after(*res.call, c.cfg.Timeout)
+	timeout := c.cfg.CreateTimeout(plan.Request)
+	next, ended := cr.proto.after(*res.call, timeout)
 	cr.proto = next
 	if ended {
 		return c.ended(ctx, cr, plan, res)
@@ -152,7 +153,7 @@ func (c *Controller) conclude(ctx context.Context, cr create, plan *Plan, res re
 	c.tell(cr.claim, eventFailed(res.err))
 	switch {
 	case cr.lastFinal:
-		return loop.After(max(cr.proto.wait(time.Now(), c.cfg.Timeout), c.cfg.RetryStart))
+		return loop.After(max(cr.proto.wait(time.Now(), timeout), c.cfg.RetryStart))
 	case outcome.Busy(res.err):
 		return loop.Busy()
 	}

@@ -118,8 +118,11 @@ type Config struct {
 	Workers int
 	// RetryStart and RetryMax bound the back-off (--retry-interval-start, --retry-interval-max).
 	RetryStart, RetryMax time.Duration
-	// Timeout is the deadline that Driver gives to each call (--timeout).
+	// Timeout is the deadline that Driver gives to a CreateVolume call (--timeout), unless CreateTimeout says otherwise.
 	Timeout time.Duration
+	// CreateTimeout returns the deadline of the call with that request (--create-timeout, --restore-timeout,
+	// --clone-timeout). Default: Timeout for each.
+	CreateTimeout func(req *csi.CreateVolumeRequest) time.Duration
 	// MarkerDelay is --provisioning-marker-delay: how long a call may run before its claim is marked. Zero:
 	// marked before the call. Below zero: never.
 	MarkerDelay time.Duration
@@ -141,6 +144,9 @@ func (c *Config) validate() error {
 	}
 	if c.MarkerClient == nil {
 		c.MarkerClient = c.Client
+	}
+	if c.CreateTimeout == nil {
+		c.CreateTimeout = func(*csi.CreateVolumeRequest) time.Duration { return c.Timeout }
 	}
 	if c.WithMigrated == nil {
 		c.WithMigrated = func(ctx context.Context, _ bool) context.Context { return ctx }

@@ -82,7 +82,7 @@ func (c *Controller) drive(ctx context.Context, cr create, claim *corev1.Persist
 		return loop.After(0)
 	}
 	if cr.lastFinal {
-		if wait := cr.proto.wait(time.Now(), c.cfg.Timeout); wait > 0 {
+		if wait := cr.proto.wait(time.Now(), c.cfg.CreateTimeout(cr.plan.Request)); wait > 0 {
 			return loop.After(wait)
 		}
 	}

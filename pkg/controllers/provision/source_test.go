@@ -1,0 +1,58 @@
+package provision
+
+import (
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/csi-sidecars/external-provisioner/test/fixture"
+)
+
+// origin puts a bound claim that clones can be made of, and its PersistentVolume.
+func (w *world) origin(name string) {
+	w.Helper()
+	claim := fixture.Claim(name).UID("uid-of-" + name).Class("fast").For(driverName).Bound("pv-of-" + name).Obj()
+	w.put(claim)
+	w.put(fixture.PV("pv-of-" + name).ProvisionedBy(driverName).Class("fast").BoundTo(claim).Phase(corev1.VolumeBound).Obj())
+}
+
+// clone creates a claim that is to be a clone of another.
+func (w *world) clone(name, of string) {
+	w.Helper()
+	w.put(fixture.Claim(name).UID("uid-of-" + name).Class("fast").For(driverName).FromClaim(of).Obj())
+}
+
+// The final answers that end an unanswered create are as far apart as the deadline of its own kind of call is long.
+func TestFinalErrorsKeepTheDeadlineOfTheirKind(t *testing.T) {
+	t.Parallel()
+	deadlines := func(cfg *Config) {
+		cfg.CreateTimeout = func(req *csi.CreateVolumeRequest) time.Duration {
+			if req.GetVolumeContentSource() != nil {
+				return time.Minute
+			}
+			return 20 * time.Second
+		}
+	}
+	script := []answer{noAnswer, final, final, final}
+	for name, tc := range map[string]struct {
+		begin func(w *world)
+		want  []int
+	}{
+		"a create of an empty volume": {func(w *world) { w.claim("c") }, []int{0, 1, 21, 41, 61}},
+		"a clone":                     {func(w *world) { w.origin("src"); w.clone("c", "src") }, []int{0, 1, 61, 121, 181}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, deadlines, func(t *testing.T, w *world) {
+				w.driver.answers(script...)
+				tc.begin(w)
+				w.pass(10 * time.Minute)
+				w.calls(tc.want...)
+				if w.pv("pvc-uid-of-c") == nil {
+					t.Error("no PersistentVolume in the end")
+				}
+			})
+		})
+	}
+}
