@@ -33,10 +33,14 @@ type api struct {
 
 // reachAPI reads the configuration and makes the clients; nothing is asked yet.
 func reachAPI(ctx context.Context, cfg Config) (*api, error) {
-	config, err := cluster.RESTConfig(ctx, cluster.Address{Kubeconfigs: cfg.Kube.Kubeconfigs, Master: cfg.Kube.Master})
+	config, err := cluster.RESTConfig(ctx, cfg.Kube.address())
 	if err != nil {
 		return nil, err
 	}
+	return newAPI(config, cfg)
+}
+
+func newAPI(config *rest.Config, cfg Config) (*api, error) {
 	clients, err := cluster.NewClients(config, cluster.ClientConfig{
 		Version:      cfg.Version,
 		Provisioning: cluster.Limits{QPS: cfg.Kube.QPS, Burst: cfg.Kube.Burst},
@@ -137,16 +141,11 @@ func runAll(stop, work context.Context, controllers []controller) error {
 
 // assemble builds everything for the driver that was found; nothing runs yet.
 func assemble(ctx context.Context, cfg Config, api *api, d *driver.Driver, registry prometheus.Registerer) (*rooms, error) {
-	identity := d.Identity()
-	r := &rooms{
-		cfg: cfg, api: api, driver: d, events: cluster.NewEvents(ctx, api.clients.Events),
-		name: identity.Name, inTree: inTreeName(identity.Name), has: capabilitiesOf(identity, cfg),
-	}
-	var err error
-	if r.informers, err = cluster.NewInformers(r.informersConfig()); err != nil {
+	r, err := newRooms(ctx, cfg, api, d.Identity())
+	if err != nil {
 		return nil, err
 	}
-	r.background = append(r.background, forever("caches", r.informers.Run))
+	r.driver = d
 	node, err := r.nodeDeployment(ctx)
 	if err != nil {
 		return nil, err
@@ -158,17 +157,13 @@ func assemble(ctx context.Context, cfg Config, api *api, d *driver.Driver, regis
 	if err != nil {
 		return nil, err
 	}
-	p := r.provisionConfig()
+	p := r.provisionConfig(ctx)
+	p.Driver, p.WithMigrated, p.CreateTimeout = r.driver, driver.WithMigrated, r.driver.CreateTimeout
+	p.Gate, p.WantsVAC = r.gate, r.wantsVAC()
 	p.Registerer, p.Node = registry, node
-	if r.has.Topology {
-		p.Topologies = r.topologies()
-	}
 	if observer != nil {
 		p.Observer = observer
 		r.others = append(r.others, observer)
-	}
-	if r.inTree != "" {
-		p.Translator = newTranslator(klog.FromContext(ctx))
 	}
 	if r.provision, err = provision.New(p); err != nil {
 		return nil, err
@@ -176,21 +171,32 @@ func assemble(ctx context.Context, cfg Config, api *api, d *driver.Driver, regis
 	return r, errors.Join(r.cleanUpNodes(), r.protect())
 }
 
-// provisionConfig describes the claim and volume controller, but for what not every deployment has.
-func (r *rooms) provisionConfig() provision.Config {
+// newRooms begins with what depends on no more than who the driver is: its caches.
+func newRooms(ctx context.Context, cfg Config, api *api, identity driver.Identity) (*rooms, error) {
+	r := &rooms{
+		cfg: cfg, api: api, events: cluster.NewEvents(ctx, api.clients.Events),
+		name: identity.Name, inTree: inTreeName(identity.Name), has: capabilitiesOf(identity, cfg),
+	}
+	var err error
+	if r.informers, err = cluster.NewInformers(r.informersConfig()); err != nil {
+		return nil, err
+	}
+	r.background = append(r.background, forever("caches", r.informers.Run))
+	return r, nil
+}
+
+// provisionConfig describes the claim and volume controller, but for the driver and what not every deployment has.
+// What Topologies are made of is there by then.
+func (r *rooms) provisionConfig(ctx context.Context) provision.Config {
 	cfg := r.cfg
-	return provision.Config{
+	p := provision.Config{
 		Client:       r.api.clients.Core,
 		MarkerClient: r.api.clients.Markers,
 		Snapshots:    r.api.clients.Snapshot,
 		Cache:        r.informers,
 		Events:       r.informers,
-		Driver:       r.driver,
-		WithMigrated: driver.WithMigrated,
-		Gate:         r.gate,
 		Recorder:     r.events.Recorder(cluster.Component(r.name, cfg.Hostname)),
 		OwnRecorder:  r.events.Recorder(wellknown.EventComponent),
-		WantsVAC:     r.wantsVAC(),
 		Settings:     r.settings(),
 
 		StrictTopology:           cfg.Volumes.StrictTopology,
@@ -203,9 +209,14 @@ func (r *rooms) provisionConfig() provision.Config {
 		RetryMax:    cfg.Work.RetryMax,
 		Timeout:     cfg.Driver.Timeout,
 		MarkerDelay: cfg.Work.MarkerDelay,
-
-		CreateTimeout: r.driver.CreateTimeout,
 	}
+	if r.has.Topology {
+		p.Topologies = r.topologies()
+	}
+	if r.inTree != "" {
+		p.Translator = newTranslator(klog.FromContext(ctx))
+	}
+	return p
 }
 
 // protect builds the controllers that let go of the sources of clones and restores.
@@ -293,11 +304,16 @@ func (r *rooms) nodeDeployment(ctx context.Context) (*provision.NodeDeployment, 
 	if !r.cfg.Node.Enabled {
 		return nil, nil //nolint:nilnil // central mode
 	}
-	logger := klog.FromContext(ctx)
 	info, err := r.driver.NodeGetInfo(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("ask the driver about this node: %w", err)
 	}
+	return r.serveNode(ctx, info, r.driver)
+}
+
+// serveNode makes this the instance of the node that info is about.
+func (r *rooms) serveNode(ctx context.Context, info *csi.NodeGetInfoResponse, room provision.RoomDriver) (*provision.NodeDeployment, error) {
+	logger := klog.FromContext(ctx)
 	local := nodelocal.NewLocal(r.name, r.cfg.Node.Name, info)
 	for _, warning := range local.Warnings(r.has.Topology) {
 		logger.Info("Warning about node deployment", "warning", warning)
@@ -308,7 +324,7 @@ func (r *rooms) nodeDeployment(ctx context.Context) (*provision.NodeDeployment, 
 		return nil, err
 	}
 	r.fixed = segments.NewFixed(local.Name(), local.Topology())
-	return &provision.NodeDeployment{Local: local, Race: race, Room: r.driver, ImmediateBinding: r.cfg.Node.ImmediateBinding}, nil
+	return &provision.NodeDeployment{Local: local, Race: race, Room: room, ImmediateBinding: r.cfg.Node.ImmediateBinding}, nil
 }
 
 // watchTopology builds the index over Nodes and CSINodes, where something needs it.

@@ -3,6 +3,7 @@ package main
 import (
 	"time"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/driver"
 	"github.com/csi-sidecars/external-provisioner/pkg/features"
 )
@@ -57,6 +58,10 @@ type KubeConfig struct {
 	QPS float32
 	// Burst goes with QPS (--kube-api-burst); above zero when QPS is.
 	Burst int
+}
+
+func (k KubeConfig) address() cluster.Address {
+	return cluster.Address{Kubeconfigs: k.Kubeconfigs, Master: k.Master}
 }
 
 // VolumeConfig tells what volumes and PersistentVolumes look like.

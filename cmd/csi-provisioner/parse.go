@@ -29,10 +29,13 @@ var (
 
 // Parse reads the command line, without the program's name. The error is pflag.ErrHelp when help was asked
 // for; any other one is a single line that says what to do, where that is known.
-func (o *Options) Parse(args []string) error {
+func (o *Options) Parse(args []string) error { return o.parse(args, o.groups()) }
+
+// parse is Parse for the flags of these groups.
+func (o *Options) parse(args []string, groups []flagGroup) error {
 	all := pflag.NewFlagSet("csi-provisioner", pflag.ContinueOnError)
 	all.Usage = func() {} // the caller prints it
-	for _, g := range o.groups() {
+	for _, g := range groups {
 		all.AddFlagSet(g.flags)
 	}
 	if err := all.Parse(args); err != nil {
