@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -114,21 +113,9 @@ func setUp(opts *Options, env environment) (klog.Logger, error) {
 	}
 	if problem == nil {
 		setUpMemory(logger, env)
-	}
-	if problem == nil && opts.setMaxProcs {
-		setMaxProcs(logger, env)
+		setUpProcs(logger, env, opts.setMaxProcs)
 	}
 	return logger, problem
-}
-
-// setMaxProcs does what --automaxprocs asks for: the runtime's default follows the CPU limit of the container.
-func setMaxProcs(logger klog.Logger, env environment) {
-	if env.maxProcs != "" {
-		logger.Info("GOMAXPROCS is left as the environment has it", "GOMAXPROCS", runtime.GOMAXPROCS(0))
-		return
-	}
-	runtime.SetDefaultGOMAXPROCS()
-	logger.Info("GOMAXPROCS follows the CPU limit", "GOMAXPROCS", runtime.GOMAXPROCS(0))
 }
 
 // lastWords leaves err where the kubelet looks for it. That it cannot is no news outside of a container.

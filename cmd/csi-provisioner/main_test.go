@@ -6,10 +6,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -33,7 +35,7 @@ func TestMain(m *testing.M) {
 		args: os.Args, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv,
 		accountDir: "/nonexistent", terminationLog: os.Getenv(envTermination), exit: os.Exit,
 		run: func(ctx context.Context, cfg Config) error {
-			klog.FromContext(ctx).Info("Working", "socket", cfg.Driver.Address)
+			klog.FromContext(ctx).Info("Working", "socket", cfg.Driver.Address, "processors", runtime.GOMAXPROCS(0))
 			switch work {
 			case "fail":
 				return errors.New("the driver has another name now")
@@ -277,23 +279,33 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	}
 }
 
-func TestAutoMaxProcs(t *testing.T) {
+func TestProcessors(t *testing.T) {
 	t.Parallel()
+	follows := fmt.Sprintf("processors=%d", runtime.GOMAXPROCS(0)) // the test itself runs with the runtime's default
 	tests := map[string]struct {
 		env, args []string
-		want      string // "" for no line
+		want      []string
+		silent    bool // no other line speaks of it
 	}{
-		"not asked for":            {want: ""},
-		"asked for":                {args: []string{"--automaxprocs"}, want: "follows the CPU limit"},
-		"asked for and taken back": {args: []string{"--automaxprocs", "--automaxprocs=false"}},
-		"the environment wins":     {env: []string{"GOMAXPROCS=1"}, args: []string{"--automaxprocs"}, want: `as the environment has it" GOMAXPROCS=1`},
+		"not asked for":            {want: []string{"processors=1"}, silent: true},
+		"asked for":                {args: []string{"--automaxprocs"}, want: []string{"follows the CPU limit", follows}},
+		"asked for and taken back": {args: []string{"--automaxprocs", "--automaxprocs=false"}, want: []string{"processors=1"}, silent: true},
+		"the environment":          {env: []string{"GOMAXPROCS=3"}, want: []string{"processors=3"}, silent: true},
+		"the environment wins": {
+			env: []string{"GOMAXPROCS=3"}, args: []string{"--automaxprocs"}, want: []string{`as the environment has it" GOMAXPROCS=3`, "processors=3"},
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got := start(t, "fail", tc.env, tc.args...).wait(t)
-			if tc.want == "" && strings.Contains(got.stderr, "GOMAXPROCS") || !strings.Contains(got.stderr, tc.want) {
-				t.Errorf("stderr %q, want %q", got.stderr, tc.want)
+			for _, want := range tc.want {
+				if !strings.Contains(got.stderr, want) {
+					t.Errorf("stderr %q, want %q", got.stderr, want)
+				}
+			}
+			if tc.silent && strings.Contains(got.stderr, "GOMAXPROCS") {
+				t.Errorf("stderr %q speaks of GOMAXPROCS", got.stderr)
 			}
 		})
 	}
