@@ -257,6 +257,7 @@ const nodeSpread = 10 * time.Second
 
 func (r *rooms) informersConfig() cluster.InformersConfig {
 	c := cluster.InformersConfig{Client: r.api.clients.Core, Driver: r.name, InTree: r.inTree, Attachments: r.has.PublishUnpublish}
+	c.LastApplied = r.cfg.Volumes.CreateMetadata.Annotations.Has(wellknown.AnnLastApplied)
 	if r.cfg.Gates.CrossNamespaceVolumeDataSource {
 		c.Gateway = r.api.clients.Gateway
 	}
@@ -292,6 +293,8 @@ func (r *rooms) settings() provision.Settings {
 		VolumeNameUUIDLength:  cfg.Volumes.NameUUIDLength,
 		DefaultFSType:         cfg.Volumes.DefaultFSType,
 		ExtraCreateMetadata:   cfg.Volumes.ExtraCreateMetadata,
+		CreateMetadata:        cfg.Volumes.CreateMetadata,
+		CopyToPV:              cfg.Volumes.CopyToPV,
 		PublishReadonly:       cfg.Volumes.PublishReadonly,
 		PreventModeConversion: cfg.Volumes.PreventModeConversion,
 		GrowToSourceSize:      cfg.Volumes.GrowToSourceSize,

@@ -21,6 +21,10 @@ func (o *Options) Complete(env environment, version string) (Config, error) {
 	if err != nil {
 		return Config{}, fmt.Errorf("resolve the driver's address: %w", err)
 	}
+	toDriver, toPV, err := o.claimKeys()
+	if err != nil {
+		return Config{}, fmt.Errorf("resolve keys of labels and annotations: %w", err)
+	}
 	cfg := Config{
 		Version:  version,
 		Hostname: env.hostname,
@@ -48,6 +52,7 @@ func (o *Options) Complete(env environment, version string) (Config, error) {
 		},
 		HTTP: HTTPConfig{Address: o.address(), MetricsPath: o.metricsPath, Pprof: o.pprof},
 	}
+	cfg.Volumes.CreateMetadata, cfg.Volumes.CopyToPV = toDriver, toPV
 	if o.nodeDeployment {
 		cfg.Node = NodeConfig{
 			Enabled: true, Name: env.nodeName, ImmediateBinding: o.nodeImmediate,
@@ -116,6 +121,11 @@ func (o *Options) Warnings(env environment) []string {
 	all = append(all, notes...)
 	warnf(gates.ReleaseLeaderElectionOnExit, "feature gate ReleaseLeaderElectionOnExit changes nothing: the lease is always released on a clean stop")
 	warnf(o.nameUUIDLength > hexDigits, "--volume-name-uuid-length=%d means 32: a UID has no more digits", o.nameUUIDLength)
+	for _, f := range o.keyFlags() {
+		for _, pattern := range f.patterns {
+			warnf(f.never(pattern), "--%s: %q matches nothing that is passed on: it is Kubernetes' own or ours", f.flag, pattern)
+		}
+	}
 	warnf(o.workers == 0, "--worker-threads=0: no claim is provisioned and no PersistentVolume deleted")
 	warnf(o.cloneWorkers == 0, "--cloning-protection-threads=0: no source of a clone is ever released")
 	if o.capacity {

@@ -6,6 +6,7 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/driver"
 	"github.com/csi-sidecars/external-provisioner/pkg/features"
+	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 )
 
 // Config is what one process is to do: resolved, validated, with the environment read in. It never changes
@@ -74,6 +75,10 @@ type VolumeConfig struct {
 	DefaultFSType string
 	// ExtraCreateMetadata adds the names of claim and PV to the parameters (--extra-create-metadata).
 	ExtraCreateMetadata bool
+	// CreateMetadata is what the driver is told of the claim (--create-metadata-annotations,
+	// --create-metadata-labels), CopyToPV what the PersistentVolume takes over from it (--pv-copy-annotations,
+	// --pv-copy-labels).
+	CreateMetadata, CopyToPV volume.ClaimKeys
 	// PublishReadonly marks ReadOnlyMany PVs as read-only (--controller-publish-readonly).
 	PublishReadonly bool
 	// PreventModeConversion refuses to change the mode on restore (--prevent-volume-mode-conversion).

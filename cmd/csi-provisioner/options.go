@@ -37,6 +37,10 @@ type Options struct {
 	growToSourceSize         bool
 	keepNodeTopology         bool
 	deletionSecretNamespaces []string
+	createAnnotations        []string
+	createLabels             []string
+	copyAnnotations          []string
+	copyLabels               []string
 
 	// Timing and concurrency.
 	timeout        time.Duration
@@ -144,6 +148,10 @@ func (o *Options) addProvisioning(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.growToSourceSize, "grow-to-source-size", false, "Ask for the size of the source when a claim with a source asks for less, where it would be refused otherwise.")
 	fs.BoolVar(&o.keepNodeTopology, "keep-node-topology", false, "With late binding and allowed topologies that name only some of the driver's keys, still ask for the whole topology of the selected node first.")
 	fs.StringSliceVar(&o.deletionSecretNamespaces, "deletion-secret-namespaces", nil, "The only `namespaces` that secrets for DeleteVolume are read from, separated by commas. Empty means all.")
+	fs.StringSliceVar(&o.createAnnotations, "create-metadata-annotations", nil, "Annotations of the claim to add to the parameters of CreateVolume: `keys`, or prefixes as in example.com/*, separated by commas.")
+	fs.StringSliceVar(&o.createLabels, "create-metadata-labels", nil, "Labels of the claim to add to the parameters of CreateVolume: `keys`, or prefixes as in example.com/*.")
+	fs.StringSliceVar(&o.copyAnnotations, "pv-copy-annotations", nil, "Annotations of the claim that its PersistentVolume gets, too: `keys`, or prefixes as in example.com/*. None of Kubernetes' own.")
+	fs.StringSliceVar(&o.copyLabels, "pv-copy-labels", nil, "Labels of the claim that its PersistentVolume gets, too: `keys`, or prefixes as in example.com/*. None of Kubernetes' own.")
 }
 
 func (o *Options) addTiming(fs *pflag.FlagSet) {

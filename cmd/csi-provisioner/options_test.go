@@ -16,6 +16,7 @@ import (
 
 	"github.com/csi-sidecars/external-provisioner/pkg/driver"
 	"github.com/csi-sidecars/external-provisioner/pkg/features"
+	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -77,8 +78,9 @@ var contractFlags = map[string]string{
 var ourFlags = map[string]string{
 	"grow-to-source-size": "false", "keep-node-topology": "false", "deletion-secret-namespaces": "[]",
 	"provisioning-marker-delay": "50ms", "shutdown-drain-timeout": "20s", "capacity-respect-allowed-topologies": "false",
-	"node-deployment-cleanup": "false",
-	"create-timeout":          "0s", "restore-timeout": "0s", "clone-timeout": "0s", "delete-timeout": "0s",
+	"node-deployment-cleanup":     "false",
+	"create-metadata-annotations": "[]", "create-metadata-labels": "[]", "pv-copy-annotations": "[]", "pv-copy-labels": "[]",
+	"create-timeout": "0s", "restore-timeout": "0s", "clone-timeout": "0s", "delete-timeout": "0s",
 }
 
 func TestFlagsAreThoseOfTheContract(t *testing.T) {
@@ -260,6 +262,12 @@ func TestCompleteReadsEnvironmentAndFlags(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("config (-want +got):\n%s", diff)
+	}
+	volumes := complete(t, environment{}, "--create-metadata-annotations=b/*,a", "--create-metadata-labels=c", "--pv-copy-annotations=d", "--pv-copy-labels=e,e").Volumes
+	gotKeys := []volume.ClaimKeys{volumes.CreateMetadata, volumes.CopyToPV}
+	wantKeys := []volume.ClaimKeys{{Annotations: volume.Keys{"a", "b/*"}, Labels: volume.Keys{"c"}}, {Annotations: volume.Keys{"d"}, Labels: volume.Keys{"e"}}}
+	if diff := cmp.Diff(wantKeys, gotKeys); diff != "" {
+		t.Errorf("keys (-want +got):\n%s", diff)
 	}
 	timeouts := driver.Timeouts{Create: time.Second, Restore: 2 * time.Second, Clone: 3 * time.Second, Delete: 4 * time.Second}
 	if cfg := complete(t, environment{}, "--create-timeout=1s", "--restore-timeout=2s", "--clone-timeout=3s", "--delete-timeout=4s"); cfg.Driver.Timeouts != timeouts {

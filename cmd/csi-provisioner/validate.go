@@ -18,6 +18,7 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/features"
+	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 )
 
 // complaints collects what is wrong, in the order of the usage text.
@@ -28,6 +29,17 @@ func (c *complaints) addf(format string, args ...any) { *c = append(*c, fmt.Erro
 func (c *complaints) positive(flag string, d time.Duration) {
 	if d <= 0 {
 		c.addf("--%s must be above zero, is %s", flag, d)
+	}
+}
+
+// each adds what err joins; nil is no complaint.
+func (c *complaints) each(flag string, err error) {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, one := range joined.Unwrap() {
+			c.addf("--%s: %w", flag, one)
+		}
+	} else if err != nil {
+		c.addf("--%s: %w", flag, err)
 	}
 }
 
@@ -59,15 +71,8 @@ func (o *Options) checkBasics(c *complaints) {
 		c.addf("--csi-address %w", err)
 	}
 	checkRate(c, "kube-api", o.qps, o.burst)
-	if _, _, err := features.Resolve(o.gates); err != nil {
-		if joined, ok := err.(interface{ Unwrap() []error }); ok {
-			for _, one := range joined.Unwrap() {
-				c.addf("--feature-gates: %w", one)
-			}
-		} else {
-			c.addf("--feature-gates: %w", err)
-		}
-	}
+	_, _, err := features.Resolve(o.gates)
+	c.each("feature-gates", err)
 }
 
 // socketPath returns the path of a driver address in one of the two accepted forms.
@@ -113,6 +118,10 @@ func (o *Options) checkVolumes(c *complaints) {
 		if problems := validation.IsDNS1123Label(namespace); len(problems) > 0 {
 			c.addf("--deletion-secret-namespaces: %q is not a namespace: %s", namespace, strings.Join(problems, "; "))
 		}
+	}
+	for _, keys := range o.keyFlags() {
+		_, err := volume.ParseKeys(keys.patterns)
+		c.each(keys.flag, err)
 	}
 }
 

@@ -53,6 +53,13 @@ func TestValidate(t *testing.T) {
 			args: []string{"--enable-capacity", "--capacity-poll-interval=0", "--kube-api-capacity-burst=0"}, env: capacityEnv,
 			want: []string{"--capacity-poll-interval must be above zero", "--kube-api-capacity-burst"},
 		},
+		"patterns of keys": {
+			args: []string{"--create-metadata-annotations=example.com/*,team", "--create-metadata-labels=", "--pv-copy-annotations=volume.kubernetes.io/*", "--pv-copy-labels=app.kubernetes.io/*"},
+		},
+		"patterns of keys that are none": {
+			args: []string{"--create-metadata-annotations=*", "--create-metadata-labels=a*b,/*", "--pv-copy-annotations=a ,ok", "--pv-copy-labels=a,,b"},
+			want: []string{`--create-metadata-annotations: "*": a * stands for`, `--create-metadata-labels: "a*b"`, `--create-metadata-labels: "/*"`, `--pv-copy-annotations: "a "`, `--pv-copy-labels: ""`},
+		},
 		"deadlines below zero": {
 			args: []string{"--create-timeout=-1s", "--restore-timeout=-1s", "--clone-timeout=-1s", "--delete-timeout=-1s"},
 			want: []string{"--create-timeout must not be negative, is -1s", "--restore-timeout", "--clone-timeout", "--delete-timeout"},
@@ -132,6 +139,10 @@ func TestWarnings(t *testing.T) {
 		env  environment
 		want []string // one phrase each, in order
 	}{
+		"keys that are never passed on": {
+			args: []string{"--create-metadata-annotations=provisioner.storage.kubernetes.io/provisioning-in-progress", "--pv-copy-annotations=a/*,pv.kubernetes.io/*", "--pv-copy-labels=topology.kubernetes.io/zone"},
+			want: []string{`--create-metadata-annotations: "provisioner`, `--pv-copy-annotations: "pv.kubernetes.io/*" matches nothing`, `--pv-copy-labels: "topology`},
+		},
 		"the defaults":                {},
 		"a stray word":                {args: []string{"x"}, want: []string{`"x" belongs to no flag`}},
 		"a stray false":               {args: []string{"--leader-election", "false"}, want: []string{"--leader-election=false"}},

@@ -20,6 +20,7 @@ import (
 	gatewayclient "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned/typed/apis/v1beta1"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/source"
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
 // InformersConfig describes Informers.
@@ -29,6 +30,9 @@ type InformersConfig struct {
 	// Driver is the driver's name, and InTree the in-tree plugin that it replaces, "" for none: what is kept whole
 	// hangs on them. Driver is required.
 	Driver, InTree string
+	// LastApplied: of claims that wait for the driver also keep kubectl's copy of the object, which is the one annotation
+	// of theirs that is left out otherwise.
+	LastApplied bool
 	// Attachments: also watch VolumeAttachments; for drivers with PUBLISH_UNPUBLISH_VOLUME.
 	Attachments bool
 	// Gateway: also watch ReferenceGrants with this client; for the gate CrossNamespaceVolumeDataSource. nil = no.
@@ -71,6 +75,7 @@ func NewInformers(cfg InformersConfig) (*Informers, error) {
 		cfg.Resync = Resync
 	}
 	i, trim := &Informers{}, newTrimmer(cfg.Driver, cfg.InTree)
+	trim.lastApplied = cfg.LastApplied
 	for _, build := range []func(InformersConfig, *trimmer) error{
 		i.buildClaims, i.buildPVs, i.buildClasses, i.buildAttachments, i.buildGrants,
 	} {
@@ -160,7 +165,7 @@ func attachmentVolumes(obj any) ([]string, error) {
 func trimClass(obj any) (any, error) {
 	if class, ok := obj.(*storagev1.StorageClass); ok {
 		class.ManagedFields = nil
-		delete(class.Annotations, annLastApplied)
+		delete(class.Annotations, wellknown.AnnLastApplied)
 	}
 	return obj, nil
 }

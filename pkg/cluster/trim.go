@@ -12,13 +12,11 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
-// annLastApplied is kubectl's copy of the whole object inside the object.
-const annLastApplied = "kubectl.kubernetes.io/last-applied-configuration"
-
 // trimmer decides what of claims and PersistentVolumes is kept. Claims that wait for our driver are kept whole but for
 // what nobody reads; all others shrink to a few words, because a cluster may have tens of thousands of them.
 type trimmer struct {
 	driver, inTree string
+	lastApplied    bool // keep wellknown.AnnLastApplied of claims that are kept whole
 
 	text   *interner[string, string]
 	shapes *interner[claimShapeKey, *claimShape]
@@ -49,6 +47,9 @@ func (t *trimmer) claim(obj any) (any, error) {
 	own := t.ownClaim(claim)
 	if own && !served(claim) {
 		t.trimMeta(&claim.ObjectMeta)
+		if !t.lastApplied {
+			delete(claim.Annotations, wellknown.AnnLastApplied)
+		}
 		claim.Status.Conditions = nil
 		return claim, nil
 	}
@@ -75,7 +76,6 @@ func (t *trimmer) ownClaim(claim *corev1.PersistentVolumeClaim) bool {
 
 func (t *trimmer) trimMeta(meta *metav1.ObjectMeta) {
 	meta.ManagedFields = nil
-	delete(meta.Annotations, annLastApplied)
 	meta.Namespace = t.shared(meta.Namespace)
 }
 

@@ -33,7 +33,7 @@ func fullClaim(provisioner string) *corev1.PersistentVolumeClaim {
 			Labels: map[string]string{"app": "x"},
 			Annotations: map[string]string{
 				wellknown.AnnStorageProvisioner: provisioner, wellknown.AnnBetaStorageProvisioner: provisioner,
-				wellknown.AnnBetaStorageClass: "slow", wellknown.AnnSelectedNode: "n", annLastApplied: strings.Repeat("x", 1000),
+				wellknown.AnnBetaStorageClass: "slow", wellknown.AnnSelectedNode: "n", wellknown.AnnLastApplied: strings.Repeat("x", 1000),
 				"users": "data",
 			},
 			DeletionTimestamp: &metav1.Time{Time: time.Unix(1, 0)},
@@ -185,11 +185,35 @@ func TestOurClaimIsWholeUntilItIsBound(t *testing.T) {
 			change(claim)
 			want := claim.DeepCopy()
 			want.ManagedFields, want.Status.Conditions = nil, nil
-			delete(want.Annotations, annLastApplied)
+			delete(want.Annotations, wellknown.AnnLastApplied)
 			if diff := cmp.Diff(want, trimmedClaim(t, claim)); diff != "" {
 				t.Errorf("claim (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// kubectl's copy of the object is kept where somebody asks for it, of claims that wait and of no others.
+func TestTheLastAppliedConfigurationIsKeptOnRequest(t *testing.T) {
+	t.Parallel()
+	trim := newTrimmer(testDriver, testInTree)
+	trim.lastApplied = true
+	waiting := fullClaim(testDriver)
+	waiting.Spec.VolumeName, waiting.Status.Phase = "", corev1.ClaimPending
+	for name, tc := range map[string]struct {
+		claim *corev1.PersistentVolumeClaim
+		want  string
+	}{
+		"a claim that waits":       {waiting, waiting.Annotations[wellknown.AnnLastApplied]},
+		"a claim that is bound":    {fullClaim(testDriver), ""},
+		"a claim of somebody else": {fullClaim("other"), ""},
+	} {
+		if got := asClaim(mustTrim(t, trim.claim, tc.claim)).Annotations[wellknown.AnnLastApplied]; got != tc.want {
+			t.Errorf("%s has %q, want %q", name, got, tc.want)
+		}
+	}
+	if pv := asPV(mustTrim(t, trim.pv, fullPV(testDriver))); pv.Annotations[wellknown.AnnLastApplied] != "" {
+		t.Error("a PersistentVolume has it, too")
 	}
 }
 
@@ -220,7 +244,7 @@ func fullPV(driver string) *corev1.PersistentVolume {
 			Name: "pvc-a1b2", UID: "u", ResourceVersion: "7",
 			Annotations: map[string]string{
 				wellknown.AnnProvisionedBy: driver, wellknown.AnnDeletionSecretName: "s", wellknown.AnnDeletionSecretNamespace: "",
-				annLastApplied: "x", "users": "data",
+				wellknown.AnnLastApplied: "x", "users": "data",
 			},
 			Labels:        map[string]string{"users": "data"},
 			Finalizers:    []string{wellknown.FinalizerPV},

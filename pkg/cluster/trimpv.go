@@ -19,6 +19,7 @@ func (t *trimmer) pv(obj any) (any, error) {
 	}
 	if t.ownPV(pv) {
 		t.trimMeta(&pv.ObjectMeta)
+		delete(pv.Annotations, wellknown.AnnLastApplied)
 		if pv.Spec.CSI != nil {
 			t.shrinkPV(pv)
 		}

@@ -34,6 +34,9 @@ type PVInput struct {
 	FSType string
 	// Secrets are the resolved references.
 	Secrets SecretRefs
+	// Labels and Annotations are what is copied from the claim, nil for nothing. An annotation that the
+	// PersistentVolume gets anyway is not changed by them.
+	Labels, Annotations map[string]string
 	// VACName is the VolumeAttributesClass that the volume was made with, "" for none.
 	VACName string
 	// PublishReadonly is --controller-publish-readonly.
@@ -52,6 +55,7 @@ func BuildPV(in PVInput) *corev1.PersistentVolume {
 	pv := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        in.Name,
+			Labels:      maps.Clone(in.Labels),
 			Annotations: annotations(in),
 			Finalizers:  []string{wellknown.FinalizerPV},
 		},
@@ -84,11 +88,11 @@ func BuildPV(in PVInput) *corev1.PersistentVolume {
 
 func annotations(in PVInput) map[string]string {
 	provisioner := orNone(in.Secrets.Provisioner)
-	a := map[string]string{
-		wellknown.AnnProvisionedBy:           in.ProvisionedBy,
-		wellknown.AnnDeletionSecretName:      provisioner.Name,
-		wellknown.AnnDeletionSecretNamespace: provisioner.Namespace,
-	}
+	a := make(map[string]string, len(in.Annotations)+5)
+	maps.Copy(a, in.Annotations)
+	a[wellknown.AnnProvisionedBy] = in.ProvisionedBy
+	a[wellknown.AnnDeletionSecretName] = provisioner.Name
+	a[wellknown.AnnDeletionSecretNamespace] = provisioner.Namespace
 	if modify := in.Secrets.ControllerModify; modify != nil {
 		a[wellknown.AnnModifySecretName] = modify.Name
 		a[wellknown.AnnModifySecretNamespace] = modify.Namespace

@@ -92,6 +92,16 @@ func TestBuildPV(t *testing.T) {
 				pv.Spec.CSI.NodeExpandSecretRef = ref("ne")
 			},
 		},
+		"copies from the claim, which change nothing that is there anyway": {
+			in: func(in *PVInput) {
+				in.Labels = map[string]string{"team": "blue"}
+				in.Annotations = map[string]string{"example.com/cost": "42", "pv.kubernetes.io/provisioned-by": "evil", "volume.kubernetes.io/provisioner-deletion-secret-name": "evil"}
+			},
+			want: func(pv *corev1.PersistentVolume) {
+				pv.Labels = map[string]string{"team": "blue"}
+				pv.Annotations["example.com/cost"] = "42"
+			},
+		},
 		"what the class says": {
 			in: func(in *PVInput) {
 				in.ReclaimPolicy = new(corev1.PersistentVolumeReclaimRetain)

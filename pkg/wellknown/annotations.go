@@ -32,5 +32,8 @@ const (
 	AnnModifySecretNamespace = "volume.kubernetes.io/controller-modify-secret-namespace"
 )
 
+// AnnLastApplied is kubectl's copy of the whole object inside the object.
+const AnnLastApplied = "kubectl.kubernetes.io/last-applied-configuration"
+
 // AnnAllowVolumeModeChange on a VolumeSnapshotContent lets a restore change the volume mode.
 const AnnAllowVolumeModeChange = "snapshot.storage.kubernetes.io/allow-volume-mode-change"

@@ -43,6 +43,11 @@ const (
 	ParamClaimName      = ReservedPrefix + "pvc/name"
 	ParamClaimNamespace = ReservedPrefix + "pvc/namespace"
 	ParamPVName         = ReservedPrefix + "pv/name"
+
+	// What comes before the keys of annotations and labels that --create-metadata-annotations and
+	// --create-metadata-labels add.
+	ParamClaimAnnotationPrefix = ReservedPrefix + "pvc/annotations/"
+	ParamClaimLabelPrefix      = ReservedPrefix + "pvc/labels/"
 )
 
 // AttributeIdentity is the volume attribute of each PersistentVolume that tells which process made it.

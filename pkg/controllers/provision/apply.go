@@ -149,6 +149,8 @@ func (c *Controller) buildPV(plan *Plan, vol *csi.Volume) *corev1.PersistentVolu
 		MountOptions:    plan.Class.MountOptions,
 		FSType:          plan.FSType,
 		Secrets:         plan.Secrets,
+		Labels:          plan.Labels,
+		Annotations:     plan.Annotations,
 		VACName:         plan.VACName,
 		PublishReadonly: c.cfg.Settings.PublishReadonly,
 		Request:         plan.Request,

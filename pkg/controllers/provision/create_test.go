@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
 )
@@ -141,6 +142,12 @@ func TestBusyAnswersComeBackSoon(t *testing.T) {
 	})
 }
 
+// withMetadata passes on what claims say of their team.
+func withMetadata(cfg *Config) {
+	keys := volume.ClaimKeys{Annotations: volume.Keys{"team"}, Labels: volume.Keys{"team"}}
+	cfg.Settings.CreateMetadata, cfg.Settings.CopyToPV = keys, keys
+}
+
 // While a create is unanswered, its request is sent again unchanged whatever happens to what it was made from, and
 // nothing of that ends it.
 func TestAnUnansweredCreateIsFrozen(t *testing.T) {
@@ -154,6 +161,12 @@ func TestAnUnansweredCreateIsFrozen(t *testing.T) {
 				delete(claim.Annotations, wellknown.AnnStorageProvisioner)
 			})
 		},
+		"what it says has changed": func(w *world) {
+			w.change("c", func(claim *corev1.PersistentVolumeClaim) {
+				claim.Labels = map[string]string{"team": "red"}
+				claim.Annotations["team"] = "red"
+			})
+		},
 		"another node is selected": func(w *world) {
 			w.change("c", func(claim *corev1.PersistentVolumeClaim) { claim.Annotations[wellknown.AnnSelectedNode] = "n2" })
 		},
@@ -163,7 +176,7 @@ func TestAnUnansweredCreateIsFrozen(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, nil, func(t *testing.T, w *world) {
+			inWorld(t, withMetadata, func(t *testing.T, w *world) {
 				w.driver.answers(madeInBad, final)
 				w.claim("c")
 				w.pass(500 * time.Millisecond)
@@ -178,8 +191,10 @@ func TestAnUnansweredCreateIsFrozen(t *testing.T) {
 						t.Errorf("a repeated request differs (-first +later):\n%s", diff)
 					}
 				}
-				if w.pv("pvc-uid-of-c") == nil {
+				if pv := w.pv("pvc-uid-of-c"); pv == nil {
 					t.Error("the volume has no PersistentVolume")
+				} else if pv.Labels["team"] != "" || pv.Annotations["team"] != "" {
+					t.Errorf("labels %v and annotations %v are younger than the request", pv.Labels, pv.Annotations)
 				}
 				if w.marked("c") {
 					t.Error("the claim is marked after the end")

@@ -7,6 +7,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/source"
+	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 )
 
 // Facts is everything that the decision about one attempt rests on. Read-only: most of it belongs to caches.
@@ -60,6 +61,10 @@ type Settings struct {
 	DefaultFSType string
 	// ExtraCreateMetadata adds names of claim and PersistentVolume to the parameters (--extra-create-metadata).
 	ExtraCreateMetadata bool
+	// CreateMetadata are the annotations and labels of the claim that the driver is told with CreateVolume
+	// (--create-metadata-annotations, --create-metadata-labels), CopyToPV those that the PersistentVolume gets
+	// (--pv-copy-annotations, --pv-copy-labels).
+	CreateMetadata, CopyToPV volume.ClaimKeys
 	// PublishReadonly marks ReadOnlyMany volumes read-only (--controller-publish-readonly).
 	PublishReadonly bool
 	// PreventModeConversion guards a restore against another volume mode (--prevent-volume-mode-conversion).

@@ -16,6 +16,7 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/nodelocal"
 	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
 	"github.com/csi-sidecars/external-provisioner/pkg/topology"
+	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
@@ -153,11 +154,14 @@ func (c *Controller) compete(ctx context.Context, claim *corev1.PersistentVolume
 	return loop.Done()
 }
 
-// hasRoom asks the driver, with the request that a create would send; nothing is written for that. Whatever
-// cannot be told counts as room: the real attempt reports what is wrong. ours is false for a populator's claim.
+// hasRoom asks the driver, with the request that a create would send but without the claim's annotations and labels;
+// nothing is written for that. Whatever cannot be told counts as room: the real attempt reports what is wrong. ours is
+// false for a populator's claim.
 func (c *Controller) hasRoom(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (enough, ours bool) {
 	facts := c.gatherFor(ctx, claim, class, placement{node: c.cfg.Node.Local.Name()})
-	plan, err := MakePlan(facts, c.cfg.Settings)
+	settings := c.cfg.Settings
+	settings.CreateMetadata = volume.ClaimKeys{} // room is a matter of the class, as in what is published of it
+	plan, err := MakePlan(facts, settings)
 	if err != nil {
 		return true, outcome.Of(err) != outcome.NotOurs
 	}

@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/nodelocal"
+	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
 )
@@ -76,6 +78,38 @@ func TestAClaimIsLeftToTheNodeThatHasMarkedIt(t *testing.T) {
 			})
 		})
 	}
+}
+
+// asked is a driver that has room and notes what it is asked for.
+type asked struct{ parameters []map[string]string }
+
+func (a *asked) GetCapacity(ctx context.Context, req *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
+	a.parameters = append(a.parameters, req.GetParameters())
+	return roomy{}.GetCapacity(ctx, req)
+}
+
+// The room of a node is asked for as the class has it; what the claim says is for the create alone.
+func TestRoomIsAskedForWithoutTheClaimsMetadata(t *testing.T) {
+	room := &asked{}
+	edit := func(cfg *Config) {
+		onNode(cfg)
+		cfg.Node.Room = room
+		cfg.Settings.CreateMetadata.Labels = volume.Keys{"team"}
+	}
+	inWorld(t, edit, func(t *testing.T, w *world) {
+		w.put(fixture.Claim("c").UID("u").Class("fast").For(driverName).Label("team", "blue").Obj())
+		w.pass(time.Minute)
+		if diff := cmp.Diff([]map[string]string{{}}, room.parameters); diff != "" {
+			t.Errorf("parameters of GetCapacity (-want +got):\n%s", diff)
+		}
+		calls := w.driver.createCalls()
+		if len(calls) != 1 {
+			t.Fatalf("%d calls of CreateVolume, want one", len(calls))
+		}
+		if diff := cmp.Diff(map[string]string{"csi.storage.k8s.io/pvc/labels/team": "blue"}, calls[0].req.GetParameters()); diff != "" {
+			t.Errorf("parameters of CreateVolume (-want +got):\n%s", diff)
+		}
+	})
 }
 
 // The marker of another node is neither overwritten nor removed.

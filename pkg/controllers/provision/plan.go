@@ -30,6 +30,8 @@ type Plan struct {
 	Source source.Reference
 	// FSType and VACName are what the PersistentVolume will say; empty means nothing.
 	FSType, VACName string
+	// Labels and Annotations are what the PersistentVolume takes over from the claim; nil for nothing.
+	Labels, Annotations map[string]string
 	// SelectedNode is the node that the request was made for; empty means none.
 	SelectedNode string
 	// Reschedulable says that somebody may choose another node when this one has no room.
@@ -83,6 +85,7 @@ var steps = []step{
 	{"there is a place for the volume", placed},
 	{"the secrets can be told", secretsResolved},
 	{"the parameters can be passed on", parametersStripped},
+	{"the claim's labels and annotations can be passed on", metadataTaken},
 	{"the VolumeAttributesClass can be used", attributesRead},
 }
 
@@ -251,6 +254,14 @@ func parametersStripped(f Facts, s Settings, p *Plan) error {
 	}
 	p.Request.Parameters = parameters
 	return nil
+}
+
+func metadataTaken(f Facts, s Settings, p *Plan) (err error) {
+	if err := volume.AddClaimMetadata(p.Request.GetParameters(), f.Claim, s.CreateMetadata); err != nil {
+		return err
+	}
+	p.Labels, p.Annotations, err = volume.CopiedToPV(f.Claim, s.CopyToPV)
+	return err
 }
 
 func attributesRead(f Facts, s Settings, p *Plan) error {

@@ -15,6 +15,7 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
 	"github.com/csi-sidecars/external-provisioner/pkg/source"
 	"github.com/csi-sidecars/external-provisioner/pkg/topology"
+	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
 )
@@ -94,6 +95,29 @@ func TestAWholePlan(t *testing.T) {
 	}
 }
 
+func TestAPlanTakesWhatTheClaimSays(t *testing.T) {
+	t.Parallel()
+	s := goodSituation()
+	s.Facts.Claim.Annotations["example.com/team"] = "blue"
+	s.Facts.Claim.Labels = map[string]string{"app": "db"}
+	s.Settings.ExtraCreateMetadata = false
+	s.Settings.CreateMetadata = volume.ClaimKeys{Annotations: volume.Keys{"example.com/*"}, Labels: volume.Keys{"app"}}
+	s.Settings.CopyToPV = volume.ClaimKeys{Annotations: volume.Keys{"example.com/*", "volume.kubernetes.io/*"}, Labels: volume.Keys{"app"}}
+	plan, err := MakePlan(s.Facts, s.Settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"type": "ssd", "csi.storage.k8s.io/pvc/annotations/example.com/team": "blue", "csi.storage.k8s.io/pvc/labels/app": "db",
+	}
+	if diff := cmp.Diff(want, plan.Request.GetParameters()); diff != "" {
+		t.Errorf("parameters (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]map[string]string{{"app": "db"}, {"example.com/team": "blue"}}, []map[string]string{plan.Labels, plan.Annotations}); diff != "" {
+		t.Errorf("labels and annotations of the PersistentVolume (-want +got):\n%s", diff)
+	}
+}
+
 // fault is one thing that is wrong, and how it is told.
 type fault struct {
 	name  string
@@ -145,6 +169,16 @@ func faults() []fault {
 		{"a secret template is broken", parameter(wellknown.ReservedPrefix+"provisioner-secret-name", "${nobody}"), outcome.Unchanged, []string{"secret"}},
 		{"a later secret template is broken", parameter(wellknown.ReservedPrefix+"node-expand-secret-name", "${nobody"), outcome.Unchanged, []string{"secret"}},
 		{"a reserved key is unknown", parameter(wellknown.ReservedPrefix+"fsType", "xfs"), outcome.Failed, []string{wellknown.ReservedPrefix + "fsType"}},
+		{"the claim says too much to the driver", func(s *situation) {
+			s.Facts.Claim = s.Facts.Claim.DeepCopy()
+			s.Facts.Claim.Annotations["long"] = strings.Repeat("x", 4096)
+			s.Settings.CreateMetadata.Annotations = volume.Keys{"long"}
+		}, outcome.Failed, []string{"annotations and labels of the claim", "4096"}},
+		{"the claim says too much to its PersistentVolume", func(s *situation) {
+			s.Facts.Claim = s.Facts.Claim.DeepCopy()
+			s.Facts.Claim.Annotations["endless"] = strings.Repeat("x", 200<<10)
+			s.Settings.CopyToPV.Annotations = volume.Keys{"endless"}
+		}, outcome.Failed, []string{"its PersistentVolume is to have", "196608"}},
 		{"the VolumeAttributesClass cannot be read", func(s *situation) { s.Facts.VAC, s.Facts.VACErr = nil, errors.New("forbidden") }, outcome.Unchanged, []string{`"gold"`, "forbidden"}},
 		{"the VolumeAttributesClass is another driver's", func(s *situation) { s.Facts.VAC = vac("gold", nil); s.Facts.VAC.DriverName = "other" }, outcome.Failed, []string{`"gold"`, `"other"`, driverName}},
 	}
