@@ -46,10 +46,12 @@ func (t *trimmer) claim(obj any) (any, error) {
 	}
 	own := t.ownClaim(claim)
 	if own && !served(claim) {
+		selected := selection(claim)
 		t.trimMeta(&claim.ObjectMeta)
 		if !t.lastApplied {
 			delete(claim.Annotations, wellknown.AnnLastApplied)
 		}
+		claim.ManagedFields = selected
 		claim.Status.Conditions = nil
 		return claim, nil
 	}

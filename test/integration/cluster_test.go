@@ -143,6 +143,42 @@ func newer(before, after *corev1.PersistentVolumeClaim) *corev1.PersistentVolume
 	return before
 }
 
+// When the node of a claim was selected is what the API server has recorded; writes of others do not move it.
+func TestTheCacheTellsWhenTheNodeWasSelected(t *testing.T) {
+	t.Parallel()
+	c := clients(t)
+	ns := newNamespace(t, c.Core)
+	i := informers(t, c, ns+".driver")
+	claim := createClaim(t, c, fixture.Claim("c").Namespace(ns).For(ns+".driver").Label("l", "0").Obj())
+	claims := c.Core.CoreV1().PersistentVolumeClaims(ns)
+	patch := func(manager, body string) *corev1.PersistentVolumeClaim {
+		t.Helper()
+		live, err := claims.Patch(t.Context(), "c", types.MergePatchType, []byte(body), metav1.PatchOptions{FieldManager: manager})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return live
+	}
+	eventually(t, "the claim is cached", func() bool { return i.ClaimByUID(claim.UID) != nil })
+	if got := cluster.NodeSelected(i.ClaimByUID(claim.UID)); !got.IsZero() {
+		t.Errorf("selected at %s before there was a node", got)
+	}
+	patch("scheduler", `{"metadata":{"annotations":{"`+wellknown.AnnSelectedNode+`":"n"}}}`)
+	live := patch("somebody", `{"metadata":{"labels":{"l":"1"}}}`)
+	at := slices.IndexFunc(live.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Manager == "scheduler" })
+	if at < 0 || live.ManagedFields[at].Time == nil {
+		t.Fatalf("the API server recorded %v", live.ManagedFields)
+	}
+	eventually(t, "both writes are cached", func() bool { return i.ClaimByUID(claim.UID).Labels["l"] == "1" })
+	got := i.ClaimByUID(claim.UID)
+	if selected := cluster.NodeSelected(got); !selected.Equal(live.ManagedFields[at].Time.Time) || len(got.ManagedFields) != 1 {
+		t.Errorf("selected at %s, want %s; managed fields %v", selected, live.ManagedFields[at].Time, got.ManagedFields)
+	}
+	// Another node is another selection.
+	patch("somebody", `{"metadata":{"annotations":{"`+wellknown.AnnSelectedNode+`":null}}}`)
+	eventually(t, "the node is taken off", func() bool { return cluster.NodeSelected(i.ClaimByUID(claim.UID)).IsZero() })
+}
+
 // A claim is written whole from what is live, however trimmed the cache is, and against other writers.
 func TestUpdateClaimKeepsWhatOthersWrite(t *testing.T) {
 	t.Parallel()
