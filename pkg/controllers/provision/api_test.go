@@ -147,6 +147,9 @@ func (a *apiServer) create(key string, object metav1.Object) (runtime.Object, er
 	if object.GetUID() == "" {
 		object.SetUID(types.UID(fmt.Sprintf("uid-%d", a.version+1)))
 	}
+	if created := object.GetCreationTimestamp(); created.IsZero() {
+		object.SetCreationTimestamp(metav1.Now().Rfc3339Copy())
+	}
 	a.store(key, object)
 	return a.get(key)
 }

@@ -39,16 +39,17 @@ func (c *Controller) apply(ctx context.Context, cr *create) result {
 	asRead := cr.snapshot
 	cr.snapshot = nil
 	if err := c.protectSource(ctx, plan, asRead, cr.proto.unanswered); err != nil {
-		return result{err: err}
+		return result{err: because(reasonSource, err)}
 	}
 	secret, err := c.provisionerSecret(ctx, plan, cr.proto.unanswered)
 	if err != nil {
-		return result{err: err}
+		return result{err: because(reasonSecret, err)}
 	}
 	value := c.markerOf(plan).encode()
 	if c.cfg.MarkerDelay == 0 && !cr.proto.unanswered {
 		if err := c.markers.ensure(ctx, cr.claim, value); err != nil {
-			return result{err: fmt.Errorf("the claim cannot be marked, so the driver is not called (--provisioning-marker-delay=0): %w", err)}
+			err = fmt.Errorf("the claim cannot be marked, so the driver is not called (--provisioning-marker-delay=0): %w", err)
+			return result{err: because(reasonNotMarked, err)}
 		}
 	}
 	cr.calling = true
@@ -81,7 +82,7 @@ func (c *Controller) call(ctx context.Context, plan *Plan, secrets map[string]st
 	})
 	if err != nil {
 		ended.outcome = outcome.Of(err)
-		return result{err: err, call: ended}
+		return result{err: because(reasonBadVolume, err), call: ended}
 	}
 	return result{pv: pv, call: ended}
 }

@@ -76,9 +76,11 @@ func (c *Controller) consider(ctx context.Context, cr create, claim *corev1.Pers
 	switch turn {
 	case classMissing:
 		c.metrics.notProvisioned(claim)
+		c.metrics.failed(claim, reasonClassMissing)
 		return loop.Again()
-	case dropCounted:
+	case dropBinding, dropForeign:
 		c.metrics.notProvisioned(claim)
+		c.metrics.ignored(claim, unservedBy[turn])
 		c.creates.drop(claim.UID)
 		return loop.Done()
 	case drop:
@@ -105,6 +107,7 @@ func (c *Controller) attempt(ctx context.Context, cr create, class *storagev1.St
 		cr.populator = true
 		c.creates.put(cr)
 		c.metrics.notProvisioned(cr.claim)
+		c.metrics.ignored(cr.claim, unservedPopulator)
 		return loop.Done()
 	}
 	c.tell(cr.claim, eventProvisioning(cr.claim))
@@ -129,6 +132,7 @@ func (c *Controller) carryOut(ctx context.Context, cr create, start time.Time) l
 func (c *Controller) conclude(ctx context.Context, cr create, plan *Plan, res result) loop.Verdict {
 	klog.FromContext(ctx).V(2).Info("Attempt failed", "outcome", outcome.Of(res.err).String(), "err", res.err)
 	c.metrics.notProvisioned(cr.claim)
+	c.metrics.failed(cr.claim, reasonOf(res.err))
 	cr.calling = false
 	was := cr.proto.unanswered
 	if res.call == nil {

@@ -5,7 +5,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	libmetrics "sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller/metrics"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/source"
 )
 
 // metrics are the library's families, and our own for what the library never told.
@@ -13,7 +17,14 @@ type metrics struct {
 	libmetrics.Metrics
 	saveFailed     prometheus.Counter
 	markersRefused *prometheus.CounterVec
+	endToEnd       *prometheus.HistogramVec
+	attemptsFailed *prometheus.CounterVec
+	claimsIgnored  *prometheus.CounterVec
 }
+
+// endToEndBuckets go from a driver that is fast to one that copies for hours. The times that they hold are made of whole
+// seconds.
+var endToEndBuckets = []float64{1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400}
 
 func newMetrics(registerer prometheus.Registerer, unanswered func() float64) (*metrics, error) {
 	m := &metrics{
@@ -26,6 +37,20 @@ func newMetrics(registerer prometheus.Registerer, unanswered func() float64) (*m
 			Subsystem: "controller", Name: "provisioning_markers_refused_total",
 			Help: "Claims that could not be marked while a volume was being made for them, by the API server's reason.",
 		}, []string{"reason"}),
+		endToEnd: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Subsystem: "controller", Name: "persistentvolumeclaim_end_to_end_seconds", Buckets: endToEndBuckets,
+			Help: "Time from the creation of a claim, or from the selection of its node when its class waits for that, until its PersistentVolume was saved, all attempts and waits together. " +
+				"Both moments are the API server's, in whole seconds, so up to a second is too much; the selection's is that of the managed field of the annotation, and where there is none the creation counts. " +
+				"Counted once by the process that saved the PersistentVolume, also when an earlier one had begun.",
+		}, []string{"class", "source"}),
+		attemptsFailed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Subsystem: "controller", Name: "persistentvolumeclaim_attempts_failed_total",
+			Help: "Attempts that left a claim of ours without a saved PersistentVolume, by why.",
+		}, []string{"class", "reason"}),
+		claimsIgnored: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Subsystem: "controller", Name: "persistentvolumeclaim_ignored_total",
+			Help: "Looks at a claim that names us and for which nothing is to be done here, by why. No failures.",
+		}, []string{"class", "reason"}),
 	}
 	if registerer == nil {
 		return m, nil
@@ -37,7 +62,7 @@ func newMetrics(registerer prometheus.Registerer, unanswered func() float64) (*m
 	for _, collector := range []prometheus.Collector{
 		m.PersistentVolumeClaimProvisionTotal, m.PersistentVolumeClaimProvisionFailedTotal, m.PersistentVolumeClaimProvisionDurationSeconds,
 		m.PersistentVolumeDeleteTotal, m.PersistentVolumeDeleteFailedTotal, m.PersistentVolumeDeleteDurationSeconds,
-		m.saveFailed, m.markersRefused, outstanding,
+		m.saveFailed, m.markersRefused, outstanding, m.endToEnd, m.attemptsFailed, m.claimsIgnored,
 	} {
 		if err := registerer.Register(collector); err != nil {
 			return nil, err
@@ -47,25 +72,58 @@ func newMetrics(registerer prometheus.Registerer, unanswered func() float64) (*m
 }
 
 // labels returns the values of class and source: the fields as they are, annotations do not count.
-func labels(claim *corev1.PersistentVolumeClaim) (class, source string) {
+func labels(claim *corev1.PersistentVolumeClaim) (class, kind string) {
 	if claim.Spec.StorageClassName != nil {
 		class = *claim.Spec.StorageClassName
 	}
 	if claim.Spec.DataSource != nil {
-		source = claim.Spec.DataSource.Kind
+		kind = claim.Spec.DataSource.Kind
 	}
-	return class, source
+	return class, kind
 }
 
 func (m *metrics) provisioned(claim *corev1.PersistentVolumeClaim, took time.Duration) {
-	class, source := labels(claim)
-	m.PersistentVolumeClaimProvisionTotal.WithLabelValues(class, source).Inc()
-	m.PersistentVolumeClaimProvisionDurationSeconds.WithLabelValues(class, source).Observe(took.Seconds())
+	class, kind := labels(claim)
+	m.PersistentVolumeClaimProvisionTotal.WithLabelValues(class, kind).Inc()
+	m.PersistentVolumeClaimProvisionDurationSeconds.WithLabelValues(class, kind).Observe(took.Seconds())
 }
 
 func (m *metrics) notProvisioned(claim *corev1.PersistentVolumeClaim) {
-	class, source := labels(claim)
-	m.PersistentVolumeClaimProvisionFailedTotal.WithLabelValues(class, source).Inc()
+	class, kind := labels(claim)
+	m.PersistentVolumeClaimProvisionFailedTotal.WithLabelValues(class, kind).Inc()
+}
+
+// failed counts an attempt that failed. notProvisioned counts by the original's rule, which is another.
+func (m *metrics) failed(claim *corev1.PersistentVolumeClaim, why reason) {
+	class, _ := labels(claim)
+	m.attemptsFailed.WithLabelValues(class, string(why)).Inc()
+}
+
+// ignored counts a claim that was looked at and left alone.
+func (m *metrics) ignored(claim *corev1.PersistentVolumeClaim, why unserved) {
+	class, _ := labels(claim)
+	m.claimsIgnored.WithLabelValues(class, string(why)).Inc()
+}
+
+// served counts a claim whose PersistentVolume has just been saved.
+func (m *metrics) served(claim *corev1.PersistentVolumeClaim, plan *Plan) {
+	class, _ := labels(claim)
+	// The clock of the API server may be ahead of ours.
+	took := max(0, time.Since(waitingSince(claim, plan.Class)))
+	m.endToEnd.WithLabelValues(class, sourceLabels[plan.Source.Kind]).Observe(took.Seconds())
+}
+
+var sourceLabels = map[source.Kind]string{source.None: "none", source.Snapshot: "snapshot", source.Claim: "clone"}
+
+// waitingSince returns since when the claim of that class could have had its volume: since its creation or, when
+// the class waits for a node, since that was selected.
+func waitingSince(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) time.Time {
+	if waits(class) {
+		if selected := cluster.NodeSelected(claim); !selected.IsZero() {
+			return selected
+		}
+	}
+	return claim.CreationTimestamp.Time
 }
 
 func (m *metrics) deleted(pv *corev1.PersistentVolume, took time.Duration) {

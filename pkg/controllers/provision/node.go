@@ -87,6 +87,7 @@ func (c *Controller) own(ctx context.Context, claim *corev1.PersistentVolumeClai
 		return true, loop.Done()
 	case nodelocal.NotOurs:
 		node.Race.Forget(claim.UID)
+		c.metrics.ignored(claim, unservedNode)
 		return false, loop.Done()
 	case nodelocal.Compete:
 	}

@@ -59,34 +59,35 @@ func runSteps(f Facts, s Settings) (p *Plan, passed int, err error) {
 	p = &Plan{Claim: f.Claim, Class: f.Class, Source: f.Source, SelectedNode: f.SelectedNode, Request: &csi.CreateVolumeRequest{}}
 	for i := range steps {
 		if err := steps[i].do(f, s, p); err != nil {
-			return p, i, err
+			return p, i, because(steps[i].refusal, err)
 		}
 	}
 	return p, len(steps), nil
 }
 
-// step is one check, and what the plan gains by it. The name is for people.
+// step is one check, and what the plan gains by it. The name is for people, refusal for the metric of failures.
 type step struct {
-	name string
-	do   func(f Facts, s Settings, p *Plan) error
+	name    string
+	refusal reason
+	do      func(f Facts, s Settings, p *Plan) error
 }
 
 // steps in the order of the contract: it decides which message a user sees first.
 var steps = []step{
-	{"the data source may be used", sourceAllowed},
-	{"the class can be read as a CSI class", classTranslated},
-	{"the VolumeAttributesClass is named", attributesClassName},
-	{"the driver has what the claim needs", capable},
-	{"the claim has no selector", noSelector},
-	{"the volume has a name of its own", named},
-	{"file system, volume mode and access modes fit", described},
-	{"the size is known", sized},
-	{"the content of the data source can be used", contentFound},
-	{"there is a place for the volume", placed},
-	{"the secrets can be told", secretsResolved},
-	{"the parameters can be passed on", parametersStripped},
-	{"the claim's labels and annotations can be passed on", metadataTaken},
-	{"the VolumeAttributesClass can be used", attributesRead},
+	{"the data source may be used", reasonSource, sourceAllowed},
+	{"the class can be read as a CSI class", reasonRefused, classTranslated},
+	{"the VolumeAttributesClass is named", reasonAttributes, attributesClassName},
+	{"the driver has what the claim needs", reasonRefused, capable},
+	{"the claim has no selector", reasonRefused, noSelector},
+	{"the volume has a name of its own", reasonRefused, named},
+	{"file system, volume mode and access modes fit", reasonRefused, described},
+	{"the size is known", reasonRefused, sized},
+	{"the content of the data source can be used", reasonSource, contentFound},
+	{"there is a place for the volume", reasonPlace, placed},
+	{"the secrets can be told", reasonRefused, secretsResolved},
+	{"the parameters can be passed on", reasonRefused, parametersStripped},
+	{"the claim's labels and annotations can be passed on", reasonRefused, metadataTaken},
+	{"the VolumeAttributesClass can be used", reasonAttributes, attributesRead},
 }
 
 func failed(format string, args ...any) error {
@@ -225,11 +226,14 @@ func placed(f Facts, s Settings, p *Plan) error {
 		return nil
 	}
 	if f.RequirementErr != nil {
-		o := outcome.Unchanged
-		if errors.Is(f.RequirementErr, topology.ErrNodeGone) && !f.Outstanding {
-			o = outcome.Reschedule
+		o, why := outcome.Unchanged, reasonPlace
+		if errors.Is(f.RequirementErr, topology.ErrNodeGone) {
+			why = reasonNodeGone
+			if !f.Outstanding {
+				o = outcome.Reschedule
+			}
 		}
-		return outcome.With(o, fmt.Errorf("generate accessibility requirements: %w", f.RequirementErr))
+		return because(why, outcome.With(o, fmt.Errorf("generate accessibility requirements: %w", f.RequirementErr)))
 	}
 	p.Request.AccessibilityRequirements = f.Requirement
 	p.Reschedulable = f.SelectedNode != ""

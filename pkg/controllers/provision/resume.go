@@ -118,6 +118,7 @@ func (c *Controller) replan(ctx context.Context, cr *create) (loop.Verdict, bool
 		klog.FromContext(ctx).V(2).Info("Cannot resume yet", "outcome", outcome.Of(err).String(), "err", err)
 		c.tell(cr.claim, eventFailed(err))
 		c.metrics.notProvisioned(cr.claim)
+		c.metrics.failed(cr.claim, reasonOf(err))
 		c.creates.put(*cr)
 		return loop.Again(), false
 	}
@@ -139,6 +140,7 @@ func (m *marker) stuckBy(className string, class *storagev1.StorageClass) string
 
 // stuck tells, now and every few minutes, of a create that nobody but an operator can finish.
 func (c *Controller) stuck(ctx context.Context, cr create, why string) loop.Verdict {
+	c.metrics.failed(cr.claim, reasonClassMissing)
 	if now := time.Now(); now.Sub(cr.stuckSaid) >= stuckEvery {
 		cr.stuckSaid = now
 		name, _ := volume.Name(c.cfg.Settings.VolumeNamePrefix, c.cfg.Settings.VolumeNameUUIDLength, cr.claim.UID)

@@ -31,8 +31,10 @@ func (c *Controller) made(ctx context.Context, cr create, pv *corev1.PersistentV
 	c.markers.answered(cr.claim.UID)
 	switch err := c.create(ctx, pv); {
 	case errors.Is(err, errVolumeInUse):
+		c.metrics.failed(cr.claim, reasonBadVolume)
 		return c.taken(ctx, cr, err)
 	case err != nil:
+		c.metrics.failed(cr.claim, reasonNotSaved)
 		c.notSaved(ctx, cr, err)
 		c.unsaved.Add(pv.Name)
 		return loop.Done()
@@ -125,6 +127,7 @@ func (c *Controller) notSaved(ctx context.Context, cr create, err error) {
 // saved ends a create: the PersistentVolume stands for the volume from here on.
 func (c *Controller) saved(ctx context.Context, cr create) {
 	pv := cr.unsaved
+	c.metrics.served(cr.claim, cr.plan)
 	c.markers.end(ctx, cr.claim.UID)
 	klog.FromContext(ctx).V(2).Info("Saved PersistentVolume", "PV", klog.KObj(pv), "PVC", klog.KObj(cr.claim))
 	c.creates.put(create{claim: cr.claim, saved: pv.Name})

@@ -14,8 +14,9 @@ type selection int
 const (
 	// drop: not ours or not its turn; the next event tells.
 	drop selection = iota
-	// dropCounted: the same, counted as an attempt that failed.
-	dropCounted
+	// dropBinding and dropForeign: the same, counted as an attempt that failed, since the original does so.
+	dropBinding
+	dropForeign
 	// classMissing: ours, and its class is not there.
 	classMissing
 	// attempt: ours, and its turn.
@@ -64,8 +65,8 @@ var turnChecks = []turnCheck{
 	{"the claim is not being deleted", isTerminating, drop, "being deleted"},
 	{"the claim's class exists", hasNoClass, classMissing, "its class is missing"},
 	{"the scheduler has selected a node where the class waits for one", waitsForNode, drop, "waits for the scheduler to select a node"},
-	{"the claim has no PersistentVolume yet", hasVolume, dropCounted, "its PersistentVolume exists and is about to be bound"},
-	{"the class names this driver", hasForeignClass, dropCounted, "its class names another provisioner than its annotation"},
+	{"the claim has no PersistentVolume yet", hasVolume, dropBinding, "its PersistentVolume exists and is about to be bound"},
+	{"the class names this driver", hasForeignClass, dropForeign, "its class names another provisioner than its annotation"},
 }
 
 func isBound(_ Settings, c candidate) bool { return c.claim.Spec.VolumeName != "" }

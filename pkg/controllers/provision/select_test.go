@@ -79,9 +79,9 @@ func TestSelects(t *testing.T) {
 		"the node is there":                                            {claim().SelectedNode("n"), class().WaitForFirstConsumer().Obj(), nil, attempt},
 		"the old name of the annotation is no node":                    {claim().Annotation(wellknown.AnnAlphaSelectedNode, "n"), class().WaitForFirstConsumer().Obj(), nil, drop},
 		"a class without a binding mode is Immediate":                  {claim(), &storagev1.StorageClass{Provisioner: driverName}, nil, attempt},
-		"its PersistentVolume is there":                                {claim(), class().Obj(), holder("u"), dropCounted},
+		"its PersistentVolume is there":                                {claim(), class().Obj(), holder("u"), dropBinding},
 		"one of the name for another claim is an error of the attempt": {claim(), class().Obj(), holder("another"), attempt},
-		"the class names another provisioner":                          {claim(), class().Provisioner("other").Obj(), nil, dropCounted},
+		"the class names another provisioner":                          {claim(), class().Provisioner("other").Obj(), nil, dropForeign},
 		"waiting for a node comes before a wrong provisioner":          {claim(), class().WaitForFirstConsumer().Provisioner("other").Obj(), nil, drop},
 		"the class's provisioner may be the in-tree plugin":            {claim(), class().Provisioner(inTreeName).Obj(), nil, attempt},
 	} {
