@@ -88,6 +88,9 @@ func scrapeAfterWork(t *testing.T) string {
 	)
 	w.works("data")
 	w.DeleteClaim(t, "data")
+	w.Claim(t, fixture.Claim("filled").Class(w.class()).From("example.com", "Recipe", "r"))
+	w.Event(t, "filled", "Provisioning")
+	w.DeleteClaim(t, "filled")
 	w.Empty(t)
 	w.capacityObjects(1)
 	var page string
