@@ -204,11 +204,13 @@ func (r *rooms) provisionConfig(ctx context.Context) provision.Config {
 		KeepNodeTopology:         cfg.Volumes.KeepNodeTopology,
 		DeletionSecretNamespaces: cfg.Volumes.DeletionSecretNamespaces,
 
-		Workers:     cfg.Work.Workers,
-		RetryStart:  cfg.Work.RetryStart,
-		RetryMax:    cfg.Work.RetryMax,
-		Timeout:     cfg.Driver.Timeout,
-		MarkerDelay: cfg.Work.MarkerDelay,
+		CreateWorkers:       cfg.Work.CreateWorkers,
+		DeleteWorkers:       cfg.Work.DeleteWorkers,
+		MaxCreatesPerSource: cfg.Work.MaxCreatesPerSource,
+		RetryStart:          cfg.Work.RetryStart,
+		RetryMax:            cfg.Work.RetryMax,
+		Timeout:             cfg.Driver.Timeout,
+		MarkerDelay:         cfg.Work.MarkerDelay,
 	}
 	if r.has.Topology {
 		p.Topologies = r.topologies()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -34,8 +35,9 @@ func (o *Options) Complete(env environment, version string) (Config, error) {
 		Volumes:  o.volumeConfig(),
 		Work: WorkConfig{
 			RetryStart: o.retryStart, RetryMax: o.retryMax,
-			Workers: int(o.workers), CloneWorkers: int(o.cloneWorkers),
-			SnapshotSweep: max(o.snapshotSweep, 0), MarkerDelay: o.markerDelay, DrainTimeout: o.drainTimeout,
+			CreateWorkers: int(cmp.Or(o.createWorkers, o.workers)), DeleteWorkers: int(cmp.Or(o.deleteWorkers, o.workers)), CloneWorkers: int(o.cloneWorkers),
+			MaxCreatesPerSource: int(o.maxPerSource),
+			SnapshotSweep:       max(o.snapshotSweep, 0), MarkerDelay: o.markerDelay, DrainTimeout: o.drainTimeout,
 		},
 		Capacity: CapacityConfig{
 			Enabled: o.capacity, Namespace: env.namespace, PodName: env.podName, OwnerLevel: o.capacityOwnerLevel,
@@ -126,7 +128,10 @@ func (o *Options) Warnings(env environment) []string {
 			warnf(f.never(pattern), "--%s: %q matches nothing that is passed on: it is Kubernetes' own or ours", f.flag, pattern)
 		}
 	}
-	warnf(o.workers == 0, "--worker-threads=0: no claim is provisioned and no PersistentVolume deleted")
+	noCreates, noDeletes := cmp.Or(o.createWorkers, o.workers) == 0, cmp.Or(o.deleteWorkers, o.workers) == 0
+	warnf(noCreates && noDeletes, "--worker-threads=0: no claim is provisioned and no PersistentVolume deleted")
+	warnf(noCreates && !noDeletes, "--worker-threads=0 without --create-threads: no claim is provisioned")
+	warnf(noDeletes && !noCreates, "--worker-threads=0 without --delete-threads: no PersistentVolume is deleted")
 	warnf(o.cloneWorkers == 0, "--cloning-protection-threads=0: no source of a clone is ever released")
 	if o.capacity {
 		warnf(o.capacityWorkers == 0, "--capacity-threads=0: no storage capacity is published")

@@ -102,8 +102,11 @@ type WorkConfig struct {
 	// RetryStart and RetryMax bound the exponential back-off, both above zero (--retry-interval-start,
 	// --retry-interval-max). RetryMax may be the smaller one.
 	RetryStart, RetryMax time.Duration
-	// Workers is the number of claim workers, and of PV workers (--worker-threads). 0 means none.
-	Workers int
+	// CreateWorkers is the number of claim workers (--create-threads, else --worker-threads), DeleteWorkers that of
+	// PV workers (--delete-threads, else --worker-threads). 0 means none.
+	CreateWorkers, DeleteWorkers int
+	// MaxCreatesPerSource bounds the creates at once from one source; 0 means no bound (--max-creates-per-source).
+	MaxCreatesPerSource int
 	// CloneWorkers release sources of clones (--cloning-protection-threads). 0 means none.
 	CloneWorkers int
 	// SnapshotSweep is the pause between two sweeps; 0 means off (--snapshot-orphan-sweep-interval).

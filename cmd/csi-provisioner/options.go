@@ -51,6 +51,9 @@ type Options struct {
 	retryStart     time.Duration
 	retryMax       time.Duration
 	workers        uint
+	createWorkers  uint
+	deleteWorkers  uint
+	maxPerSource   uint
 	cloneWorkers   uint
 	snapshotSweep  time.Duration
 	markerDelay    time.Duration
@@ -163,6 +166,9 @@ func (o *Options) addTiming(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.retryStart, "retry-interval-start", time.Second, "First wait after a failure; it doubles with each further one.")
 	fs.DurationVar(&o.retryMax, "retry-interval-max", 5*time.Minute, "Longest wait after a failure.")
 	fs.UintVar(&o.workers, "worker-threads", 100, "How many claims, and besides how many PersistentVolumes, are worked on at once. 0 means none.")
+	fs.UintVar(&o.createWorkers, "create-threads", 0, "How many claims are worked on at once, in place of --worker-threads. 0 means --worker-threads.")
+	fs.UintVar(&o.deleteWorkers, "delete-threads", 0, "How many PersistentVolumes are worked on at once, in place of --worker-threads. 0 means --worker-threads.")
+	fs.UintVar(&o.maxPerSource, "max-creates-per-source", 0, "How many volumes are made at once from one snapshot, or as clones of one claim. Further claims wait. 0 means no limit.")
 	fs.UintVar(&o.cloneWorkers, "cloning-protection-threads", 1, "How many sources of clones are released at once, with a driver that clones. 0 means none.")
 	fs.DurationVar(&o.snapshotSweep, "snapshot-orphan-sweep-interval", 5*time.Minute, "Pause between two searches for snapshots that are protected for nothing. 0 or less means never.")
 	fs.DurationVar(&o.markerDelay, "provisioning-marker-delay", 50*time.Millisecond, "How long a CreateVolume call may run before its claim is marked, so that no crash makes the volume forgotten. 0 marks before each first call and makes no call that cannot be marked. Negative means no new marks.")

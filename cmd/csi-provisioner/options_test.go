@@ -80,6 +80,7 @@ var ourFlags = map[string]string{
 	"provisioning-marker-delay": "50ms", "shutdown-drain-timeout": "20s", "capacity-respect-allowed-topologies": "false",
 	"node-deployment-cleanup":     "false",
 	"create-metadata-annotations": "[]", "create-metadata-labels": "[]", "pv-copy-annotations": "[]", "pv-copy-labels": "[]",
+	"create-threads": "0", "delete-threads": "0", "max-creates-per-source": "0",
 	"create-timeout": "0s", "restore-timeout": "0s", "clone-timeout": "0s", "delete-timeout": "0s",
 }
 
@@ -228,7 +229,7 @@ func TestDefaultConfig(t *testing.T) {
 			NamePrefix: "pvc", NameUUIDLength: -1, PreventModeConversion: true, ImmediateTopology: true,
 		},
 		Work: WorkConfig{
-			RetryStart: time.Second, RetryMax: 5 * time.Minute, Workers: 100, CloneWorkers: 1,
+			RetryStart: time.Second, RetryMax: 5 * time.Minute, CreateWorkers: 100, DeleteWorkers: 100, CloneWorkers: 1,
 			SnapshotSweep: 5 * time.Minute, MarkerDelay: 50 * time.Millisecond, DrainTimeout: 20 * time.Second,
 		},
 		Capacity: CapacityConfig{OwnerLevel: 1, Poll: time.Minute, Workers: 1, QPS: 1, Burst: 5},
@@ -268,6 +269,10 @@ func TestCompleteReadsEnvironmentAndFlags(t *testing.T) {
 	wantKeys := []volume.ClaimKeys{{Annotations: volume.Keys{"a", "b/*"}, Labels: volume.Keys{"c"}}, {Annotations: volume.Keys{"d"}, Labels: volume.Keys{"e"}}}
 	if diff := cmp.Diff(wantKeys, gotKeys); diff != "" {
 		t.Errorf("keys (-want +got):\n%s", diff)
+	}
+	work := complete(t, environment{}, "--worker-threads=7", "--delete-threads=3", "--max-creates-per-source=2").Work
+	if work.CreateWorkers != 7 || work.DeleteWorkers != 3 || work.MaxCreatesPerSource != 2 {
+		t.Errorf("work %+v, want 7 for creates, 3 for deletes, 2 from a source", work)
 	}
 	timeouts := driver.Timeouts{Create: time.Second, Restore: 2 * time.Second, Clone: 3 * time.Second, Delete: 4 * time.Second}
 	if cfg := complete(t, environment{}, "--create-timeout=1s", "--restore-timeout=2s", "--clone-timeout=3s", "--delete-timeout=4s"); cfg.Driver.Timeouts != timeouts {

@@ -144,7 +144,8 @@ func (o *Options) checkWork(c *complaints) {
 		flag  string
 		value uint
 	}{
-		{"worker-threads", o.workers}, {"cloning-protection-threads", o.cloneWorkers}, {"capacity-threads", o.capacityWorkers},
+		{"worker-threads", o.workers}, {"create-threads", o.createWorkers}, {"delete-threads", o.deleteWorkers}, {"max-creates-per-source", o.maxPerSource},
+		{"cloning-protection-threads", o.cloneWorkers}, {"capacity-threads", o.capacityWorkers},
 	} {
 		if threads.value > math.MaxInt32 {
 			c.addf("--%s is too large: %d", threads.flag, threads.value)

@@ -125,6 +125,7 @@ func (l *Loop[K]) step(work context.Context, key K) {
 		l.queue.AddAfter(key, l.backoff.next(key, verdict.kind == busy))
 	case after:
 		l.queue.AddAfter(key, verdict.after)
+	case parked:
 	}
 }
 

@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -63,6 +64,32 @@ func TestAgainDoublesUpToTheCap(t *testing.T) {
 			if at[i].Round(time.Second) != w*time.Second {
 				t.Errorf("turn %d at %s, want %ds", i, at[i], w)
 			}
+		}
+	})
+}
+
+// Parked schedules nothing, and forgets nothing of the back-off.
+func TestParkedWaitsForAnAdd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var at []time.Duration
+		begin := time.Now()
+		verdicts := []Verdict{Again(), Parked(), Again(), Done()}
+		l := newLoop(t, Config[string]{Workers: 1, Process: func(context.Context, string) Verdict {
+			at = append(at, time.Since(begin).Round(time.Second))
+			return verdicts[len(at)-1]
+		}})
+		stop, cancel := context.WithCancel(t.Context())
+		l.Add("a")
+		go l.Run(stop, t.Context())
+		time.Sleep(time.Hour)
+		l.Add("a")
+		time.Sleep(time.Hour)
+		cancel()
+		synctest.Wait()
+		want := []time.Duration{0, time.Second, time.Hour, time.Hour + 2*time.Second}
+		if !slices.Equal(at, want) {
+			t.Errorf("turns at %v, want %v", at, want)
 		}
 	})
 }

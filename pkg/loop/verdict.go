@@ -15,6 +15,7 @@ const (
 	again
 	busy
 	after
+	parked
 )
 
 // Done forgets the key and its back-off; the next event brings it back.
@@ -30,6 +31,9 @@ func Busy() Verdict { return Verdict{kind: busy} }
 // After brings the key back after d, and leaves its back-off as it is. d ≤ 0 means at once.
 func After(d time.Duration) Verdict { return Verdict{kind: after, after: d} }
 
+// Parked leaves the key to whoever adds it again, and its back-off as it is.
+func Parked() Verdict { return Verdict{kind: parked} }
+
 // String returns the verdict as it appears in logs.
 func (v Verdict) String() string {
 	switch v.kind {
@@ -41,6 +45,8 @@ func (v Verdict) String() string {
 		return "busy"
 	case after:
 		return "after " + v.after.String()
+	case parked:
+		return "parked"
 	}
 	return "invalid"
 }

@@ -72,7 +72,7 @@ func scrapeAfterWork(t *testing.T) string {
 	t.Helper()
 	p := play{
 		driver: memdriver.Config{Topology: map[string]string{zoneKey: "a"}},
-		args:   append(slices.Concat(election, publishing), "--capacity-ownerref-level=-1"),
+		args:   append(slices.Concat(election, publishing), "--capacity-ownerref-level=-1", "--max-creates-per-source=10"),
 		env:    nodeName,
 	}
 	// Without the right to change claims no marker can be written.

@@ -160,7 +160,7 @@ func (s *site) start(node string, mem memdriver.Config, edit ...func(*provision.
 			Capabilities: provision.Capabilities{ControllerService: true, CreateDeleteVolume: true, Clone: true, Topology: true},
 		},
 		ImmediateTopology: true,
-		Workers:           10, RetryStart: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond,
+		CreateWorkers:     10, DeleteWorkers: 10, RetryStart: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond,
 		Timeout: callTimeout, MarkerDelay: 50 * time.Millisecond,
 	}
 	if node != "" {

@@ -112,7 +112,7 @@ func (g *ground) beginAs(config *rest.Config, edit ...func(*provision.Config)) *
 			Driver: g.ns, Identity: "1-1-" + g.ns, VolumeNamePrefix: "pvc", VolumeNameUUIDLength: -1, PreventModeConversion: true, CrossNamespace: true,
 			Capabilities: provision.Capabilities{ControllerService: true, CreateDeleteVolume: true, Clone: true, Snapshot: true, Modify: true, PublishUnpublish: true},
 		},
-		Workers: 10, RetryStart: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond, Timeout: time.Second, MarkerDelay: 50 * time.Millisecond,
+		CreateWorkers: 10, DeleteWorkers: 10, RetryStart: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond, Timeout: time.Second, MarkerDelay: 50 * time.Millisecond,
 	}
 	for _, change := range edit {
 		change(&cfg)

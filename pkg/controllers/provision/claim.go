@@ -14,6 +14,7 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
+	"github.com/csi-sidecars/external-provisioner/pkg/source"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
@@ -25,7 +26,16 @@ func (c *Controller) syncClaim(ctx context.Context, uid types.UID) loop.Verdict 
 		return loop.After(lockedRetry)
 	}
 	defer release()
+	verdict := c.syncLocked(ctx, uid)
+	if c.turns != nil && verdict != loop.Parked() {
+		cr, _ := c.creates.get(uid)
+		c.turns.leave(uid, cr.busy)
+	}
+	return verdict
+}
 
+// syncLocked is syncClaim for who holds the claim's lock.
+func (c *Controller) syncLocked(ctx context.Context, uid types.UID) loop.Verdict {
 	claim := c.cfg.Cache.ClaimByUID(uid)
 	cr, remembered := c.creates.get(uid)
 	if !remembered && claim != nil {
@@ -110,12 +120,28 @@ func (c *Controller) attempt(ctx context.Context, cr create, class *storagev1.St
 		c.metrics.ignored(cr.claim, unservedPopulator)
 		return loop.Done()
 	}
+	if err == nil && !c.turn(ctx, cr) {
+		return loop.Parked()
+	}
 	c.tell(cr.claim, eventProvisioning(cr.claim))
 	if err != nil {
 		return c.conclude(ctx, cr, plan, result{err: err})
 	}
 	cr.plan, cr.snapshot = plan, facts.Snapshot
 	return c.carryOut(ctx, cr, start)
+}
+
+// turn reports whether a call for the claim may be made now. If not, its turn wakes it.
+func (c *Controller) turn(ctx context.Context, cr create) bool {
+	if c.turns == nil {
+		return true
+	}
+	key := source.Key(cr.claim)
+	if c.turns.take(cr.claim.UID, key, cr.proto.unanswered) {
+		return true
+	}
+	klog.FromContext(ctx).V(4).Info("Waiting for a turn, as many volumes as may be are being made from the source", "source", key)
+	return false
 }
 
 // carryOut applies the plan of cr and turns the result into a verdict.
@@ -133,7 +159,7 @@ func (c *Controller) conclude(ctx context.Context, cr create, plan *Plan, res re
 	klog.FromContext(ctx).V(2).Info("Attempt failed", "outcome", outcome.Of(res.err).String(), "err", res.err)
 	c.metrics.notProvisioned(cr.claim)
 	c.metrics.failed(cr.claim, reasonOf(res.err))
-	cr.calling = false
+	cr.calling, cr.busy = false, res.call != nil && outcome.Busy(res.err)
 	was := cr.proto.unanswered
 	if res.call == nil {
 		// The driver was not reached: whatever was outstanding still is.

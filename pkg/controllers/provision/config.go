@@ -114,8 +114,12 @@ type Config struct {
 	// DeletionSecretNamespaces, optional, are the only namespaces that a deletion secret is read from.
 	DeletionSecretNamespaces []string
 
-	// Workers is how many claims, and how many PersistentVolumes, are worked on at once (--worker-threads). Zero: none.
-	Workers int
+	// CreateWorkers is how many claims are worked on at once (--create-threads), DeleteWorkers how many
+	// PersistentVolumes (--delete-threads). Zero: none.
+	CreateWorkers, DeleteWorkers int
+	// MaxCreatesPerSource is how many CreateVolume calls run at once from one snapshot or claim
+	// (--max-creates-per-source). Zero: no bound but that of the workers.
+	MaxCreatesPerSource int
 	// RetryStart and RetryMax bound the back-off (--retry-interval-start, --retry-interval-max).
 	RetryStart, RetryMax time.Duration
 	// Timeout is the deadline that Driver gives to a CreateVolume call (--timeout), unless CreateTimeout says otherwise.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/loop"
+	"github.com/csi-sidecars/external-provisioner/pkg/source"
 	"github.com/csi-sidecars/external-provisioner/pkg/topology"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 )
@@ -39,6 +40,7 @@ type Controller struct {
 	encoder   topology.Encoder
 
 	claims  *loop.Loop[types.UID] // keyed by claim UID: a claim made anew under an old name is new work
+	turns   *turns                // of claims with a source; nil for no bound
 	volumes *loop.Loop[string]    // keyed by PersistentVolume name
 	unsaved *loop.Loop[string]    // keyed by PersistentVolume name
 }
@@ -56,13 +58,17 @@ func New(cfg Config) (*Controller, error) {
 	c.markers = newMarkers(cfg.MarkerClient, cfg.MarkerDelay, func(reason string) { c.metrics.markersRefused.WithLabelValues(reason).Inc() })
 	c.markers.driver, c.markers.node = cfg.Settings.Driver, cfg.Node.name()
 	c.claims, err = loop.New(loop.Config[types.UID]{
-		Name: "claims", Workers: cfg.Workers, Process: c.syncClaim, Gate: cfg.Gate, RetryStart: cfg.RetryStart, RetryMax: cfg.RetryMax,
+		Name: "claims", Workers: cfg.CreateWorkers, Process: c.syncClaim, Gate: cfg.Gate, RetryStart: cfg.RetryStart, RetryMax: cfg.RetryMax,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("provision: %w", err)
 	}
+	c.turns = newTurns(cfg.MaxCreatesPerSource, c.claims.Add)
+	if err := c.turns.register(cfg.Registerer); err != nil {
+		return nil, fmt.Errorf("provision: register metrics: %w", err)
+	}
 	c.volumes, err = loop.New(loop.Config[string]{
-		Name: "volumes", Workers: cfg.Workers, Process: c.syncVolume, Gate: cfg.Gate, RetryStart: cfg.RetryStart, RetryMax: cfg.RetryMax,
+		Name: "volumes", Workers: cfg.DeleteWorkers, Process: c.syncVolume, Gate: cfg.Gate, RetryStart: cfg.RetryStart, RetryMax: cfg.RetryMax,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("provision: %w", err)
@@ -88,7 +94,7 @@ func (c *Controller) Run(stop, work context.Context) error {
 	if err := c.listen(); err != nil {
 		return fmt.Errorf("provision: %w", err)
 	}
-	logger.Info("Provisioning", "driver", c.cfg.Settings.Driver, "workers", c.cfg.Workers)
+	logger.Info("Provisioning", "driver", c.cfg.Settings.Driver, "createWorkers", c.cfg.CreateWorkers, "deleteWorkers", c.cfg.DeleteWorkers)
 
 	// Saving outlives the other two: what they made in their last moments is saved, too.
 	savingEnds, endSaving := context.WithCancel(work)
@@ -98,6 +104,7 @@ func (c *Controller) Run(stop, work context.Context) error {
 	working.Go(func() { c.claims.Run(stop, work) })
 	working.Go(func() { c.volumes.Run(stop, work) })
 	working.Wait()
+	c.turns.drain()
 	c.drain(work)
 	endSaving()
 	saving.Wait()
@@ -110,6 +117,7 @@ func (c *Controller) Run(stop, work context.Context) error {
 // be there already.
 func (c *Controller) listen() error {
 	for _, claim := range c.cfg.Cache.MarkedClaims() {
+		c.turns.expect(claim.UID, source.Key(claim))
 		c.claims.Add(claim.UID)
 	}
 	_, errClass := c.cfg.Events.OnClass(c.onClass)

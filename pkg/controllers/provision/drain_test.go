@@ -21,7 +21,7 @@ func forbidMarkers(verb, resource, name string) error {
 
 // A call in flight is finished, its PersistentVolume saved, the marker taken off; no other claim is begun.
 func TestAStopFinishesTheCallInFlight(t *testing.T) {
-	inWorld(t, func(cfg *Config) { cfg.Workers = 1 }, func(t *testing.T, w *world) {
+	inWorld(t, func(cfg *Config) { cfg.CreateWorkers, cfg.DeleteWorkers = 1, 1 }, func(t *testing.T, w *world) {
 		w.driver.answers(answer{after: 5 * time.Second})
 		w.claim("c")
 		w.pass(time.Second)

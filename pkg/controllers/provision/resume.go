@@ -100,6 +100,9 @@ func (c *Controller) drive(ctx context.Context, cr create, claim *corev1.Persist
 			return verdict
 		}
 	}
+	if !c.turn(ctx, cr) {
+		return loop.Parked()
+	}
 	c.tell(cr.claim, eventProvisioning(cr.claim))
 	return c.carryOut(ctx, cr, start)
 }

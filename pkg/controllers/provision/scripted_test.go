@@ -45,9 +45,12 @@ type scripted struct {
 	creates []moment
 	deleted []moment
 	volumes map[string]bool // name → exists
+	running map[string]int  // id of the volume that is cloned → calls at this moment
+	most    map[string]int  // the same → most calls at any moment
 }
 
 func (d *scripted) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	defer d.enter(req.GetVolumeContentSource().GetVolume().GetVolumeId())()
 	next := d.next(&d.script, func(m *moment) { m.name, m.req, m.keys = req.GetName(), req, sortedKeys(req.GetSecrets()) }, &d.creates)
 	err := d.answer(ctx, next)
 	if err == nil || next.made {
@@ -74,6 +77,29 @@ func (d *scripted) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeReques
 		d.mu.Unlock()
 	}
 	return err
+}
+
+// enter counts a call for a clone of the volume until the returned function is called.
+func (d *scripted) enter(of string) (leave func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.running == nil {
+		d.running, d.most = map[string]int{}, map[string]int{}
+	}
+	d.running[of]++
+	d.most[of] = max(d.most[of], d.running[of])
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.running[of]--
+	}
+}
+
+// mostFrom returns how many calls for clones of the volume ran at once.
+func (d *scripted) mostFrom(of string) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.most[of]
 }
 
 func sortedKeys(m map[string]string) []string {

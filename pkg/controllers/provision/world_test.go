@@ -83,8 +83,8 @@ func inWorld(t *testing.T, edit func(*Config), test func(t *testing.T, w *world)
 		w.cfg = Config{
 			Snapshots: &snapfake.Clientset{}, Cache: w.api, Events: w.api, Driver: w.driver,
 			Recorder: w.events, OwnRecorder: w.events,
-			Settings: Settings{Driver: driverName, VolumeNamePrefix: "pvc", VolumeNameUUIDLength: -1, Capabilities: allCapabilities()},
-			Workers:  2, RetryStart: time.Second, RetryMax: 5 * time.Minute, Timeout: 10 * time.Second, MarkerDelay: 50 * time.Millisecond,
+			Settings:      Settings{Driver: driverName, VolumeNamePrefix: "pvc", VolumeNameUUIDLength: -1, Capabilities: allCapabilities()},
+			CreateWorkers: 2, DeleteWorkers: 2, RetryStart: time.Second, RetryMax: 5 * time.Minute, Timeout: 10 * time.Second, MarkerDelay: 50 * time.Millisecond,
 		}
 		if edit != nil {
 			edit(&w.cfg)

@@ -1,0 +1,313 @@
+package provision
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+)
+
+// atMost bounds the calls from one source.
+func atMost(n int) func(*Config) {
+	return func(cfg *Config) { cfg.MaxCreatesPerSource = n }
+}
+
+// log is each CreateVolume call as "<second> <claim>".
+func (w *world) log() []string {
+	var lines []string
+	for _, m := range w.driver.createCalls() {
+		lines = append(lines, fmt.Sprintf("%d %s", int(m.at.Round(time.Second)/time.Second), strings.TrimPrefix(m.name, "pvc-uid-of-")))
+	}
+	slices.SortStableFunc(lines, func(a, b string) int { // calls of one moment come in any order
+		var at, bt int
+		_, _ = fmt.Sscan(a, &at)
+		_, _ = fmt.Sscan(b, &bt)
+		if at != bt {
+			return at - bt
+		}
+		return strings.Compare(a, b)
+	})
+	return lines
+}
+
+func (w *world) logged(want ...string) {
+	w.Helper()
+	if diff := cmp.Diff(want, w.log()); diff != "" {
+		w.Errorf("calls of CreateVolume (-want +got):\n%s", diff)
+	}
+}
+
+// noTurnsLeft checks that nothing is remembered of turns.
+func (w *world) noTurnsLeft() {
+	w.Helper()
+	if t := w.c.turns; len(t.sources)+len(t.of) != 0 {
+		w.Errorf("turns are left: %v, %v", t.sources, t.of)
+	}
+}
+
+func slowly(n int) []answer {
+	return slices.Repeat([]answer{{after: 5 * time.Second}}, n)
+}
+
+// With two workers, claims that wait for a source hold none: claims of other sources, and without one, go on.
+func TestClaimsThatWaitForTheirSourceHoldNoWorker(t *testing.T) {
+	inWorld(t, atMost(1), func(t *testing.T, w *world) {
+		w.driver.answers(slowly(7)...)
+		w.origin("src")
+		w.origin("other")
+		for _, name := range []string{"a", "b", "c", "d"} {
+			w.clone(name, "src")
+			w.pass(time.Millisecond)
+		}
+		if told := w.events.having("Provisioning"); len(told) != 1 {
+			t.Errorf("told %q, want what is said of the first", told)
+		}
+		if got := w.c.turns.waiting(); got != 3 {
+			t.Errorf("%d wait, want 3", got)
+		}
+		w.clone("x", "other")
+		w.pass(time.Second)
+		w.claim("y") // a worker is free at 5 s
+		w.pass(time.Minute)
+		w.logged("0 a", "0 x", "5 b", "5 y", "10 c", "15 d")
+		if got := w.driver.mostFrom("handle-pv-of-src"); got != 1 {
+			t.Errorf("%d calls at once, want 1", got)
+		}
+		w.noTurnsLeft()
+	})
+}
+
+func TestAsManyCallsRunAsMay(t *testing.T) {
+	inWorld(t, func(cfg *Config) { cfg.MaxCreatesPerSource, cfg.CreateWorkers = 3, 10 }, func(t *testing.T, w *world) {
+		w.driver.answers(slowly(20)...)
+		w.origin("src")
+		for i := range 7 {
+			w.clone(fmt.Sprint("c", i), "src")
+			w.pass(time.Millisecond)
+		}
+		w.pass(time.Minute)
+		w.logged("0 c0", "0 c1", "0 c2", "5 c3", "5 c4", "5 c5", "10 c6")
+		w.noTurnsLeft()
+	})
+}
+
+// While the driver is busy with a create, which its next call will tell, no new one is begun; and that next call needs
+// no turn of its own.
+func TestABusyCreateKeepsNewOnesOut(t *testing.T) {
+	inWorld(t, atMost(1), func(t *testing.T, w *world) {
+		w.driver.answers(noAnswer, answer{code: codes.Aborted}, answer{})
+		w.origin("src")
+		w.clone("a", "src")
+		w.pass(time.Millisecond)
+		w.clone("b", "src")
+		w.pass(time.Hour)
+		log := w.log()
+		for i, want := range []string{"a", "a", "a", "b"} {
+			if !strings.HasSuffix(log[i], want) {
+				t.Fatalf("calls %q, want three of a and then b", log)
+			}
+		}
+		w.noTurnsLeft()
+	})
+}
+
+// An unanswered create that the driver has refused since waits for its deadline and keeps nobody out; its next call
+// comes before those of all that wait for their first.
+func TestAnUnansweredCreateGoesBeforeNewOnes(t *testing.T) {
+	inWorld(t, atMost(1), func(t *testing.T, w *world) {
+		w.driver.answers(append([]answer{noAnswer, final}, slices.Repeat([]answer{{after: 4 * time.Second}}, 9)...)...)
+		w.origin("src")
+		for _, name := range []string{"a", "b", "c", "d", "e"} {
+			w.clone(name, "src")
+			w.pass(time.Millisecond)
+		}
+		w.pass(time.Hour)
+		// The second call of a may be repeated at 11 s; then d has the turn, until 13 s.
+		w.logged("0 a", "1 a", "1 b", "5 c", "9 d", "13 a", "17 e")
+		w.noTurnsLeft()
+	})
+}
+
+// Creates that an earlier process has left are bounded like all others, and come before new ones.
+func TestResumedCreatesKeepTheBound(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		w.driver.answers(madeInBad, madeInBad, madeInBad)
+		w.origin("src")
+		for _, name := range []string{"a", "b", "c"} {
+			w.clone(name, "src")
+		}
+		w.pass(500 * time.Millisecond)
+		w.die()
+		if !w.marked("a") || !w.marked("b") || !w.marked("c") {
+			t.Fatal("not all are marked")
+		}
+		w.driver.answers(slowly(9)...)
+		w.driver.most = nil
+		w.driver.running = nil
+		w.clone("new", "src")
+		atMost(1)(&w.cfg)
+		w.cfg.CreateWorkers = 10
+		w.start()
+		w.pass(time.Minute)
+		if got := w.driver.mostFrom("handle-pv-of-src"); got != 1 {
+			t.Errorf("%d calls at once, want 1", got)
+		}
+		log := w.log()
+		if len(log) != 7 || !strings.HasSuffix(log[6], "new") {
+			t.Errorf("calls %q, want one more of each and the new one last", log)
+		}
+		for _, name := range []string{"a", "b", "c", "new"} {
+			if w.pv("pvc-uid-of-"+name) == nil || w.marked(name) {
+				t.Errorf("%s has no PersistentVolume or is marked", name)
+			}
+		}
+		w.noTurnsLeft()
+	})
+}
+
+// A stop drives what only this process knows to its end, one after the other; what waits for its first call is left.
+func TestAStopKeepsTheBound(t *testing.T) {
+	inWorld(t, atMost(1), func(t *testing.T, w *world) {
+		w.origin("src")
+		w.change("src", func(claim *corev1.PersistentVolumeClaim) {
+			claim.Finalizers = append(claim.Finalizers, wellknown.FinalizerCloneSource)
+		})
+		w.api.failing(forbidMarkers)
+		w.driver.answers(noStatus, noStatus, answer{after: 2 * time.Second}, answer{after: 2 * time.Second})
+		for _, name := range []string{"a", "b"} {
+			w.clone(name, "src")
+			w.pass(time.Millisecond)
+		}
+		w.clone("c", "src") // at once busy, so that its turn is set aside
+		w.pass(100 * time.Millisecond)
+		w.term(drainTime)
+		if got := w.driver.mostFrom("handle-pv-of-src"); got != 1 {
+			t.Errorf("%d calls at once, want 1", got)
+		}
+		for _, name := range []string{"a", "b"} {
+			if w.pv("pvc-uid-of-"+name) == nil {
+				t.Errorf("%s was lost, calls %q", name, w.log())
+			}
+		}
+	})
+}
+
+// Who is deleted while it waits leaves its place to the next.
+func TestAClaimThatIsDeletedWhileItWaits(t *testing.T) {
+	inWorld(t, atMost(1), func(t *testing.T, w *world) {
+		w.driver.answers(slowly(9)...)
+		w.origin("src")
+		for _, name := range []string{"a", "b", "c"} {
+			w.clone(name, "src")
+			w.pass(time.Millisecond)
+		}
+		w.remove(w.live("b"))
+		w.pass(time.Minute)
+		w.logged("0 a", "5 c")
+		w.noTurnsLeft()
+	})
+}
+
+// Whatever the driver answers and whoever is deleted: the bound holds, every claim that stays gets its volume, and
+// nothing is remembered in the end.
+func TestTheBoundHoldsWhateverHappens(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(30) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // a seed that is always the same
+			limit := 1 + random.IntN(3)
+			inWorld(t, func(cfg *Config) { cfg.MaxCreatesPerSource, cfg.CreateWorkers = limit, 1+random.IntN(8) }, func(t *testing.T, w *world) {
+				kinds := []answer{{}, final, exists, noAnswer, madeInBad, noStatus, {code: codes.Aborted}, {code: codes.Unavailable}, {code: codes.InvalidArgument}}
+				script := make([]answer, 60)
+				for i := range script {
+					script[i] = kinds[random.IntN(len(kinds))]
+					script[i].after = time.Duration(random.IntN(9000)) * time.Millisecond
+				}
+				w.driver.answers(script...)
+				sources := []string{"src", "other"}
+				for _, source := range sources {
+					w.origin(source)
+				}
+				stay := map[string]bool{}
+				for i := range 20 {
+					name := fmt.Sprint("c", i)
+					w.clone(name, sources[random.IntN(2)])
+					stay[name] = true
+					w.pass(time.Duration(random.IntN(3000)) * time.Millisecond)
+					if gone := fmt.Sprint("c", random.IntN(i+1)); random.IntN(5) == 0 && stay[gone] {
+						w.remove(w.live(gone))
+						delete(stay, gone)
+					}
+				}
+				w.pass(6 * time.Hour)
+				for _, source := range sources {
+					if got := w.driver.mostFrom("handle-pv-of-" + source); got > limit {
+						t.Errorf("%d calls at once from %s, want at most %d", got, source, limit)
+					}
+				}
+				for name := range stay {
+					if w.pv("pvc-uid-of-"+name) == nil {
+						t.Errorf("%s has no volume", name)
+					}
+				}
+				w.noTurnsLeft()
+			})
+		})
+	}
+}
+
+// The queue alone: no more than the limit, everybody in one place, nobody waits while there is room.
+func TestTurns(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a seed that is always the same
+	for range 200 {
+		limit := 1 + random.IntN(3)
+		woken := map[types.UID]bool{}
+		turns := newTurns(limit, func(uid types.UID) { woken[uid] = true })
+		for range 60 {
+			uid := types.UID(fmt.Sprint(random.IntN(8)))
+			if random.IntN(2) == 0 {
+				if turns.take(uid, "k", random.IntN(3) == 0) != turns.has(uid) {
+					t.Fatal("take does not tell what it has done")
+				}
+				if woken[uid] && !turns.has(uid) {
+					t.Fatal("a turn that was set aside is gone")
+				}
+			} else {
+				turns.leave(uid, random.IntN(3) == 0)
+				delete(woken, uid)
+			}
+			s := turns.sources["k"]
+			if s == nil {
+				continue
+			}
+			places := len(s.running) + len(s.busy) + len(s.again) + len(s.first)
+			if len(s.running) > limit || places != len(turns.of) {
+				t.Fatalf("limit %d, %+v, of %v", limit, s, turns.of)
+			}
+			if len(s.again) > 0 && s.room(limit, true) || len(s.first) > 0 && s.room(limit, false) {
+				t.Fatalf("somebody waits while there is room: limit %d, %+v", limit, s)
+			}
+		}
+		for i := range 8 {
+			turns.leave(types.UID(fmt.Sprint(i)), false)
+		}
+		if len(turns.sources)+len(turns.of) != 0 {
+			t.Fatalf("left are %v, %v", turns.sources, turns.of)
+		}
+	}
+}
+
+func (t *turns) has(uid types.UID) bool {
+	s := t.sources[t.of[uid]]
+	return s != nil && s.running[uid]
+}
