@@ -41,7 +41,7 @@ func TestStopsLeakNothing(t *testing.T) { //nolint:paralleltest // restarts a co
 }
 
 func TestKillsLeakNothingWithStrictMarking(t *testing.T) { //nolint:paralleltest // see above
-	runChaos(t, ending{kill: 0.7, args: []string{"--provisioning-marker-delay=0"}})
+	runChaos(t, ending{kill: 0.7, args: []string{"--provisioning-marker-delay=0", "--max-creates-per-source=1"}})
 }
 
 // seeds that have failed once; each is a run of its own from then on.
@@ -87,6 +87,7 @@ func runChaos(t *testing.T, e ending) {
 	immediate := p.Class(t, fixture.Class("immediate"))
 	late := p.Class(t, fixture.Class("late").WaitForFirstConsumer())
 
+	p.golden(immediate)
 	p.Driver.Add(driverRules(p.dice)...)
 	faults := apiFaults(p.dice)
 	p.proxy.judgeBy(func(r *http.Request) fate {

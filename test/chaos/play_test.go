@@ -88,13 +88,28 @@ func (p *play) cut() {
 	p.cuts = append(p.cuts, time.Now())
 }
 
+// golden is a claim that others are clones of.
+const golden = "golden"
+
+// golden makes it, before anything goes wrong.
+func (p *play) golden(class string) {
+	p.t.Helper()
+	process := p.start(p.t)
+	p.Claim(p.t, fixture.Claim(golden).Class(class).Size("1Mi"))
+	p.Bound(p.t, golden)
+	process.Kill()
+}
+
 // user makes claims of the class and deletes most of them after a while, bound or not.
 func (p *play) user(number int, class string) {
 	claims := p.Client.CoreV1().PersistentVolumeClaims(p.Namespace)
 	for i := 0; p.pause(p.dice.between(0, 400*time.Millisecond)); i++ {
 		name := fmt.Sprintf("claim-%d-%d", number, i)
-		claim := fixture.Claim(name).Class(class).Size("1Mi").Namespace(p.Namespace).Obj()
-		if _, err := claims.Create(p.until, claim, metav1.CreateOptions{}); err != nil {
+		claim := fixture.Claim(name).Class(class).Size("1Mi").Namespace(p.Namespace)
+		if p.dice.chance(0.3) {
+			claim.FromClaim(golden)
+		}
+		if _, err := claims.Create(p.until, claim.Obj(), metav1.CreateOptions{}); err != nil {
 			continue // The API server is away. If it has taken the claim in spite of that, the end will find it.
 		}
 		p.claims.Add(1)
