@@ -123,11 +123,7 @@ func (o *Options) Warnings(env environment) []string {
 	all = append(all, notes...)
 	warnf(gates.ReleaseLeaderElectionOnExit, "feature gate ReleaseLeaderElectionOnExit changes nothing: the lease is always released on a clean stop")
 	warnf(o.nameUUIDLength > hexDigits, "--volume-name-uuid-length=%d means 32: a UID has no more digits", o.nameUUIDLength)
-	for _, f := range o.keyFlags() {
-		for _, pattern := range f.patterns {
-			warnf(f.never(pattern), "--%s: %q matches nothing that is passed on: it is Kubernetes' own or ours", f.flag, pattern)
-		}
-	}
+	all = append(all, o.keyWarnings()...)
 	noCreates, noDeletes := cmp.Or(o.createWorkers, o.workers) == 0, cmp.Or(o.deleteWorkers, o.workers) == 0
 	warnf(noCreates && noDeletes, "--worker-threads=0: no claim is provisioned and no PersistentVolume deleted")
 	warnf(noCreates && !noDeletes, "--worker-threads=0 without --create-threads: no claim is provisioned")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 )
@@ -32,4 +33,17 @@ func (o *Options) claimKeys() (toDriver, toPV volume.ClaimKeys, err error) {
 		keys, errs = append(keys, parsed), append(errs, err)
 	}
 	return volume.ClaimKeys{Annotations: keys[0], Labels: keys[1]}, volume.ClaimKeys{Annotations: keys[2], Labels: keys[3]}, errors.Join(errs...)
+}
+
+// keyWarnings names the patterns that match nothing that is passed on.
+func (o *Options) keyWarnings() []string {
+	var all []string
+	for _, f := range o.keyFlags() {
+		for _, pattern := range f.patterns {
+			if f.never(pattern) {
+				all = append(all, fmt.Sprintf("--%s: %q matches nothing that is passed on: it is Kubernetes' own or ours", f.flag, pattern))
+			}
+		}
+	}
+	return all
 }
