@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -85,18 +86,41 @@ type DeletionCheck struct {
 	Name string
 	// Passes reports whether it is.
 	Passes func(pv *corev1.PersistentVolume) bool
+	// Cause says why it is not, when it is not; for people.
+	Cause func(pv *corev1.PersistentVolume) string
 }
 
 var deletionChecks = []DeletionCheck{
-	{"its reclaim policy is Delete", func(pv *corev1.PersistentVolume) bool {
-		return pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
-	}},
-	{"its phase is Released, or Failed while it is being deleted", func(pv *corev1.PersistentVolume) bool {
-		return pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed && pv.DeletionTimestamp != nil
-	}},
-	{"it carries our finalizer if it is being deleted", func(pv *corev1.PersistentVolume) bool {
-		return pv.DeletionTimestamp == nil || hasFinalizer(pv)
-	}},
+	{
+		Name: "its reclaim policy is Delete",
+		Passes: func(pv *corev1.PersistentVolume) bool {
+			return pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
+		},
+		Cause: func(pv *corev1.PersistentVolume) string {
+			return fmt.Sprintf("its reclaim policy is %q: the volume is kept", pv.Spec.PersistentVolumeReclaimPolicy)
+		},
+	},
+	{
+		Name: "its phase is Released, or Failed while it is being deleted",
+		Passes: func(pv *corev1.PersistentVolume) bool {
+			return pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed && pv.DeletionTimestamp != nil
+		},
+		Cause: func(pv *corev1.PersistentVolume) string {
+			if ref := pv.Spec.ClaimRef; ref != nil && pv.Status.Phase == corev1.VolumeBound {
+				return fmt.Sprintf("its phase is Bound: it is released when claim %s/%s is deleted", ref.Namespace, ref.Name)
+			}
+			return fmt.Sprintf("its phase is %q", pv.Status.Phase)
+		},
+	},
+	{
+		Name: "it carries our finalizer if it is being deleted",
+		Passes: func(pv *corev1.PersistentVolume) bool {
+			return pv.DeletionTimestamp == nil || hasFinalizer(pv)
+		},
+		Cause: func(*corev1.PersistentVolume) string {
+			return "it is being deleted without the finalizer " + wellknown.FinalizerPV + ": the volume was deleted before, or is kept"
+		},
+	},
 }
 
 // DeletionChecks returns the checks of WantsDelete in their order. The slice must not be changed.

@@ -76,7 +76,7 @@ type step struct {
 var steps = []step{
 	{"the data source may be used", reasonSource, sourceAllowed},
 	{"the class can be read as a CSI class", reasonRefused, classTranslated},
-	{"the VolumeAttributesClass is named", reasonAttributes, attributesClassName},
+	{"the VolumeAttributesClass, if any, is known", reasonAttributes, attributesClassName},
 	{"the driver has what the claim needs", reasonRefused, capable},
 	{"the claim has no selector", reasonRefused, noSelector},
 	{"the volume has a name of its own", reasonRefused, named},
@@ -87,7 +87,7 @@ var steps = []step{
 	{"the secrets can be told", reasonRefused, secretsResolved},
 	{"the parameters can be passed on", reasonRefused, parametersStripped},
 	{"the claim's labels and annotations can be passed on", reasonRefused, metadataTaken},
-	{"the VolumeAttributesClass can be used", reasonAttributes, attributesRead},
+	{"the VolumeAttributesClass, if any, can be used", reasonAttributes, attributesRead},
 }
 
 func failed(format string, args ...any) error {

@@ -20,23 +20,23 @@ import (
 // reads from is not let go because of an error here: it may be too late for a finalizer, not for the create. asRead is
 // a snapshot source as it was a moment ago, nil when this attempt has not read it.
 func (c *Controller) protectSource(ctx context.Context, plan *Plan, asRead *snapv1.VolumeSnapshot, outstanding bool) error {
-	ref := plan.Source
+	ref, finalizer := plan.Source, sourceFinalizer(plan.Source.Kind)
 	name := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
 	var err error
 	switch ref.Kind {
 	case source.None, source.Populator:
 		return nil
 	case source.Claim:
-		if claim := c.cfg.Cache.Claim(ref.Namespace, ref.Name); claim != nil && has(claim.Finalizers, wellknown.FinalizerCloneSource) {
+		if claim := c.cfg.Cache.Claim(ref.Namespace, ref.Name); claim != nil && has(claim.Finalizers, finalizer) {
 			return nil
 		}
 		_, err = cluster.UpdateClaim(ctx, c.cfg.Client, name, "", func(live *corev1.PersistentVolumeClaim) bool {
 			var changed bool
-			live.Finalizers, changed = cluster.AddFinalizer(live.Finalizers, wellknown.FinalizerCloneSource)
+			live.Finalizers, changed = cluster.AddFinalizer(live.Finalizers, finalizer)
 			return changed
 		})
 	case source.Snapshot:
-		err = c.protectSnapshot(ctx, name, asRead)
+		err = c.protectSnapshot(ctx, name, asRead, finalizer)
 		if apierrors.IsForbidden(err) {
 			klog.FromContext(ctx).Info("Snapshot is restored from without protection, grant update on volumesnapshots.snapshot.storage.k8s.io", "VolumeSnapshot", klog.KRef(ref.Namespace, ref.Name), "err", err)
 			return nil
@@ -48,10 +48,22 @@ func (c *Controller) protectSource(ctx context.Context, plan *Plan, asRead *snap
 	return fmt.Errorf("protect %s %s/%s as data source: %w", ref.KindName, ref.Namespace, ref.Name, err)
 }
 
+// sourceFinalizer returns what protects a source of that kind, empty for none.
+func sourceFinalizer(kind source.Kind) string {
+	switch kind {
+	case source.Claim:
+		return wellknown.FinalizerCloneSource
+	case source.Snapshot:
+		return wellknown.FinalizerSnapshotSource
+	case source.None, source.Populator:
+	}
+	return ""
+}
+
 // protectSnapshot reads the snapshot again only when somebody else has written it since.
-func (c *Controller) protectSnapshot(ctx context.Context, name types.NamespacedName, asRead *snapv1.VolumeSnapshot) error {
+func (c *Controller) protectSnapshot(ctx context.Context, name types.NamespacedName, asRead *snapv1.VolumeSnapshot, finalizer string) error {
 	if asRead != nil {
-		finalizers, changed := cluster.AddFinalizer(asRead.Finalizers, wellknown.FinalizerSnapshotSource)
+		finalizers, changed := cluster.AddFinalizer(asRead.Finalizers, finalizer)
 		if !changed {
 			return nil
 		}
@@ -64,7 +76,7 @@ func (c *Controller) protectSnapshot(ctx context.Context, name types.NamespacedN
 	}
 	_, err := cluster.UpdateSnapshot(ctx, c.cfg.Snapshots, name, "", func(live *snapv1.VolumeSnapshot) bool {
 		var changed bool
-		live.Finalizers, changed = cluster.AddFinalizer(live.Finalizers, wellknown.FinalizerSnapshotSource)
+		live.Finalizers, changed = cluster.AddFinalizer(live.Finalizers, finalizer)
 		return changed
 	})
 	return err

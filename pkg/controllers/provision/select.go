@@ -56,17 +56,19 @@ type turnCheck struct {
 	// then is what follows when it is not, and reason is why, for the log.
 	then   selection
 	reason string
+	// detail is why with the names of this claim; for people.
+	detail func(s Settings, c candidate) string
 }
 
 // turnChecks in the order in which they count; each relies on those before it.
 var turnChecks = []turnCheck{
-	{"the claim is not bound", isBound, drop, "bound"},
-	{"the claim is for this driver", isForeign, drop, "another provisioner's"},
-	{"the claim is not being deleted", isTerminating, drop, "being deleted"},
-	{"the claim's class exists", hasNoClass, classMissing, "its class is missing"},
-	{"the scheduler has selected a node where the class waits for one", waitsForNode, drop, "waits for the scheduler to select a node"},
-	{"the claim has no PersistentVolume yet", hasVolume, dropBinding, "its PersistentVolume exists and is about to be bound"},
-	{"the class names this driver", hasForeignClass, dropForeign, "its class names another provisioner than its annotation"},
+	{"the claim is not bound", isBound, drop, "bound", tellBound},
+	{"the claim is for this driver", isForeign, drop, "another provisioner's", tellForeign},
+	{"the claim is not being deleted", isTerminating, drop, "being deleted", tellTerminating},
+	{"the claim's class exists", hasNoClass, classMissing, "its class is missing", tellNoClass},
+	{"a node is selected where the class waits for one", waitsForNode, drop, "waits for the scheduler to select a node", tellWaits},
+	{"the claim has no PersistentVolume yet", hasVolume, dropBinding, "its PersistentVolume exists and is about to be bound", tellVolume},
+	{"the class names this driver", hasForeignClass, dropForeign, "its class names another provisioner than its annotation", tellForeignClass},
 }
 
 func isBound(_ Settings, c candidate) bool { return c.claim.Spec.VolumeName != "" }

@@ -1,0 +1,271 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/nodelocal"
+	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
+	"github.com/csi-sidecars/external-provisioner/pkg/volume"
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+)
+
+// ErrNoObject says that the claim or PersistentVolume that is asked about does not exist.
+var ErrNoObject = errors.New("not found")
+
+// Answer is what the controller would do about an object now. The words are API.
+type Answer string
+
+// The answers about a claim, and those about a PersistentVolume.
+const (
+	// AnswerCreate: CreateVolume is called.
+	AnswerCreate Answer = "create"
+	// AnswerResume: CreateVolume is called again, because a create of this claim is not known to have ended.
+	AnswerResume Answer = "resume"
+	// AnswerCompete: this node competes with others for the claim, and the one that wins calls CreateVolume.
+	AnswerCompete Answer = "compete"
+	// AnswerRefuse: an attempt is made and fails before the driver is called.
+	AnswerRefuse Answer = "refuse"
+	// AnswerNothing: it is not the object's turn, or not this driver's object.
+	AnswerNothing Answer = "nothing"
+	// AnswerDelete: DeleteVolume is called.
+	AnswerDelete Answer = "delete"
+	// AnswerWait: DeleteVolume is called when the volume is not attached any more.
+	AnswerWait Answer = "wait"
+)
+
+// Result is how a check ended. The words are API.
+type Result string
+
+// The results. NotReached is for checks after the one that failed.
+const (
+	CheckPassed     Result = "passed"
+	CheckFailed     Result = "failed"
+	CheckNotReached Result = "notReached"
+)
+
+// Check is one check on the way to the answer.
+type Check struct {
+	// Stage is what the check belongs to, Name says what must be true.
+	Stage, Name string
+	Result      Result
+	// Cause is why it failed; empty otherwise.
+	Cause string
+}
+
+// Explanation is what the controller would do about an object now, and why.
+type Explanation struct {
+	Answer Answer
+	// Checks are all that count for the answer, in their order.
+	Checks []Check
+	// Notes are what else there is to know: what happens before the call, and what follows it.
+	Notes []string
+}
+
+// ClaimExplanation is an Explanation about a claim.
+type ClaimExplanation struct {
+	Explanation
+	// Claim is what the question is about. Read-only.
+	Claim *corev1.PersistentVolumeClaim
+	// Plan is what would be carried out; nil when nothing would. Read-only.
+	Plan *Plan
+	// SourceFinalizer is put on Plan.Source before the call; empty for none. SourceProtected says that it is there.
+	SourceFinalizer string
+	SourceProtected bool
+}
+
+// The stages of a claim.
+const (
+	stageMarker = "marker"
+	stageTurn   = "turn"
+	stageNode   = "node"
+	stageResume = "resume"
+	stagePlan   = "plan"
+)
+
+// ExplainClaim tells what the controller would do about the claim now, by the code that does it. It reads and writes
+// nothing, and neither calls the driver nor reads a secret; of Config it needs no more than that code does. An error
+// means that there is no answer: ErrNoObject is in its chain when there is no such claim, else something could not be
+// read.
+func (c *Controller) ExplainClaim(ctx context.Context, namespace, name string) (*ClaimExplanation, error) {
+	claim := c.cfg.Cache.Claim(namespace, name)
+	if claim == nil {
+		return nil, fmt.Errorf("claim %s/%s: %w", namespace, name, ErrNoObject)
+	}
+	e := &ClaimExplanation{Claim: claim}
+	class := c.cfg.Cache.Class(volume.ClassName(claim))
+	state, m, err := readMarker(claim, c.cfg.Settings.Driver)
+	switch {
+	case state == marked && c.inherits(m):
+		return e, c.explainResume(ctx, e, class, &m)
+	case state == mismarked && c.cfg.Settings.ours(claim):
+		e.notef("The marker of the claim is removed first, because it is not about it: %v.", err)
+	case state == foreign:
+		e.notef("Driver %q has marked the claim: it may be making a volume for it.", m.Driver)
+	}
+	return e, c.explainTurn(ctx, e, class)
+}
+
+// explainTurn is for a claim of which no create is outstanding.
+func (c *Controller) explainTurn(ctx context.Context, e *ClaimExplanation, class *storagev1.StorageClass) error {
+	e.stage(stageMarker, []string{"no create is in progress or left unfinished"})
+	e.reached(stageMarker, 1, "")
+	e.stage(stageTurn, names(turnChecks, func(t turnCheck) string { return t.name }))
+	if c.cfg.Node != nil {
+		e.stage(stageNode, []string{"no other node has begun a create for the claim", "the claim is for this node"})
+	}
+	e.stage(stagePlan, names(steps, func(s step) string { return s.name }))
+
+	candidate := candidate{claim: e.Claim, class: class, holder: c.holder(e.Claim)}
+	if i := c.cfg.Settings.turn(candidate); i < len(turnChecks) {
+		e.reached(stageTurn, i, turnChecks[i].detail(c.cfg.Settings, candidate))
+		e.Answer = AnswerNothing
+		c.noteNoTurn(e, turnChecks[i].then)
+		return nil
+	}
+	e.reached(stageTurn, len(turnChecks), "")
+	if c.cfg.Node == nil {
+		return c.explainPlan(e, c.gather(ctx, e.Claim, class, nil), AnswerCreate)
+	}
+	return c.explainNode(ctx, e, class)
+}
+
+// explainNode is for a claim whose turn it is, in node deployment.
+func (c *Controller) explainNode(ctx context.Context, e *ClaimExplanation, class *storagev1.StorageClass) error {
+	s, here := c.standTo(e.Claim, class), c.cfg.Node.name()
+	if s.other != "" {
+		e.reached(stageNode, 0, fmt.Sprintf("node %q has, and this is node %q", s.other, here))
+		e.Answer = AnswerNothing
+		e.notef("Only node %q can finish it or give it up.", s.other)
+		return nil
+	}
+	switch s.verdict {
+	case nodelocal.Owned:
+		e.reached(stageNode, 2, "")
+		return c.explainPlan(e, c.gather(ctx, e.Claim, class, nil), AnswerCreate)
+	case nodelocal.Compete:
+		e.reached(stageNode, 2, "")
+		e.notef("No node is selected: after a random wait the node asks its driver for the room (GetCapacity), and writes its name on the claim if there is enough and no other node was first.")
+		return c.explainPlan(e, c.gatherFor(ctx, e.Claim, class, placement{node: here}), AnswerCompete)
+	case nodelocal.NotOurs:
+	}
+	e.Answer = AnswerNothing
+	switch selected := e.Claim.Annotations[wellknown.AnnSelectedNode]; {
+	case selected != "":
+		e.reached(stageNode, 1, fmt.Sprintf("its selected node is %q, and this is node %q", selected, here))
+	case s.unreachable != nil:
+		if unread(s.unreachable) {
+			return fmt.Errorf("cannot tell whether node %q may have the volume: %w", here, s.unreachable)
+		}
+		e.reached(stageNode, 1, s.unreachable.Error())
+	default:
+		e.reached(stageNode, 1, "no node is selected, and nodes do not compete for the claims of its class")
+	}
+	return nil
+}
+
+// explainResume is for a claim whose marker says that a create may be outstanding.
+func (c *Controller) explainResume(ctx context.Context, e *ClaimExplanation, class *storagev1.StorageClass, m *marker) error {
+	e.stage(stageMarker, []string{"a create is in progress or left unfinished"})
+	e.reached(stageMarker, 1, "")
+	e.stage(stageResume, []string{
+		"no PersistentVolume stands for the volume yet", "the claim carries the finalizer of its marker", "the claim's class is as it was",
+	})
+	e.stage(stagePlan, names(steps, func(s step) string { return s.name }))
+	e.notef("The claim is marked: its volume may be in the making right now, or was when an earlier process ended. Nothing about the claim ends that, only the driver's answer or the PersistentVolume does.")
+	e.Answer = AnswerNothing
+	if holder := c.holder(e.Claim); holder != nil && c.isOurs(holder, e.Claim.UID, "") {
+		e.reached(stageResume, 0, fmt.Sprintf("PersistentVolume %s does; the marker is taken off", holder.Name))
+		return nil
+	}
+	if !hasMarkerFinalizer(e.Claim) {
+		e.reached(stageResume, 1, "somebody has taken it off, which ends the matter")
+		return nil
+	}
+	if why := m.stuckBy(volume.ClassName(e.Claim), class); why != "" {
+		e.reached(stageResume, 2, why)
+		e.Answer = AnswerRefuse
+		e.notef("It cannot be finished until the class is back, or somebody removes the volume and then the marker by hand.")
+		return nil
+	}
+	e.reached(stageResume, 3, "")
+	return c.explainPlan(e, c.gather(ctx, e.Claim, class, m), AnswerResume)
+}
+
+// explainPlan runs the steps of a plan; good is the answer when all pass.
+func (c *Controller) explainPlan(e *ClaimExplanation, f Facts, good Answer) error {
+	plan, passed, err := runSteps(f, c.cfg.Settings)
+	if unread(err) {
+		return fmt.Errorf("cannot tell whether %s: %w", steps[passed].name, err)
+	}
+	if err != nil {
+		e.reached(stagePlan, passed, err.Error())
+		e.Answer = AnswerRefuse
+		if outcome.Of(err) == outcome.NotOurs {
+			e.Answer = AnswerNothing
+		}
+		c.noteFailed(e, err)
+		return nil
+	}
+	e.reached(stagePlan, passed, "")
+	e.Answer, e.Plan = good, plan
+	e.SourceFinalizer = sourceFinalizer(plan.Source.Kind)
+	switch {
+	case f.SourceClaim != nil:
+		e.SourceProtected = has(f.SourceClaim.Finalizers, e.SourceFinalizer)
+	case f.Snapshot != nil:
+		e.SourceProtected = has(f.Snapshot.Finalizers, e.SourceFinalizer)
+	}
+	c.noteCall(e)
+	return nil
+}
+
+// unread reports whether err means that something could not be read. That it is not there is an answer.
+func unread(err error) bool {
+	if err == nil || apierrors.IsNotFound(err) {
+		return false
+	}
+	_, refused := errors.AsType[*apierrors.StatusError](err)
+	_, unreachable := errors.AsType[*url.Error](err)
+	return refused || unreachable || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// stage adds the checks of a stage, none of them reached.
+func (e *Explanation) stage(stage string, names []string) {
+	for _, name := range names {
+		e.Checks = append(e.Checks, Check{Stage: stage, Name: name, Result: CheckNotReached})
+	}
+}
+
+// reached says how far a stage came: so many checks passed, and the next one, if there is one, failed because of cause.
+func (e *Explanation) reached(stage string, passed int, cause string) {
+	for i := range e.Checks {
+		if e.Checks[i].Stage != stage {
+			continue
+		}
+		if passed == 0 {
+			e.Checks[i].Result, e.Checks[i].Cause = CheckFailed, cause
+			return
+		}
+		e.Checks[i].Result = CheckPassed
+		passed--
+	}
+}
+
+func (e *Explanation) notef(format string, args ...any) {
+	e.Notes = append(e.Notes, fmt.Sprintf(format, args...))
+}
+
+func names[T any](list []T, name func(T) string) []string {
+	all := make([]string, 0, len(list))
+	for _, one := range list {
+		all = append(all, name(one))
+	}
+	return all
+}
