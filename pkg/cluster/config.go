@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -46,6 +47,20 @@ func RESTConfig(ctx context.Context, from Address) (*rest.Config, error) {
 		return nil, fmt.Errorf("kubeconfig %q: it does not exist or is empty: %w", path, err)
 	}
 	return nil, fmt.Errorf("kubeconfig %q: %w", path, err)
+}
+
+// Namespace returns the namespace that the kubeconfig's current context names; "default" when it names none, and
+// without a kubeconfig. It reads files and makes no request.
+func Namespace(ctx context.Context, from Address) (string, error) {
+	rules, path := loadingRules(ctx, from)
+	if path == "" {
+		return metav1.NamespaceDefault, nil
+	}
+	namespace, _, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).Namespace()
+	if err != nil {
+		return "", fmt.Errorf("kubeconfig %q: %w", path, err)
+	}
+	return namespace, nil
 }
 
 // loadingRules returns how to read the kubeconfig, and its path or list of paths; "" means none.

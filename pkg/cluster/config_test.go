@@ -99,3 +99,26 @@ func TestRESTConfigSaysWhatIsWrong(t *testing.T) {
 		})
 	}
 }
+
+func TestNamespaceIsThatOfTheContext(t *testing.T) {
+	t.Parallel()
+	named := strings.ReplaceAll(contextPart, "{cluster: c}", "{cluster: c, namespace: mine}")
+	for name, tc := range map[string]struct {
+		kubeconfigs []string
+		want        string // "" for an error
+	}{
+		"none without a kubeconfig":       {nil, "default"},
+		"none in the context":             {[]string{kubeconfig(t, "plain", whole("https://h"))}, "default"},
+		"one in the context":              {[]string{kubeconfig(t, "named", clusterPart("https://h")+named)}, "mine"},
+		"of a context in the second file": {[]string{kubeconfig(t, "part", clusterPart("https://h")), kubeconfig(t, "rest", named)}, "mine"},
+		"of a file that is not there":     {[]string{filepath.Join(t.TempDir(), "missing")}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := Namespace(t.Context(), Address{Kubeconfigs: tc.kubeconfigs})
+			if got != tc.want || (err == nil) != (tc.want != "") {
+				t.Errorf("%q, %v, want %q", got, err, tc.want)
+			}
+		})
+	}
+}

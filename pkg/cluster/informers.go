@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -241,6 +242,21 @@ func (i *Informers) WaitForSync(ctx context.Context) error {
 			klog.FromContext(ctx).Error(nil, "Caches are not in sync and nothing is provisioned", "missing", i.missing())
 		}
 	}
+}
+
+// Refused returns why a cache that is not in sync never will be as things are: the API server refuses to show its
+// objects to us. The error names each such resource and the right that is missing; nil means that there is none.
+func (i *Informers) Refused() error {
+	var errs []error
+	for _, c := range i.conditions() {
+		if c.synced() || c.lastError == nil {
+			continue
+		}
+		if err := c.lastError(); apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+			errs = append(errs, fmt.Errorf("%s: %w (%s)", c.name, err, advice(c.name, err)))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // missing describes each cache that is not in sync: its name, the last error, the way out.

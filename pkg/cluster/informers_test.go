@@ -271,3 +271,35 @@ func TestNewInformersNeedsADriver(t *testing.T) {
 		t.Error("a cache without List was accepted")
 	}
 }
+
+func TestRefusedNamesTheRightThatIsMissing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		refuse := func(resource string, err error) {
+			client.PrependReactor("list", resource, func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err })
+		}
+		refuse("persistentvolumes", apierrors.NewForbidden(schema.GroupResource{Resource: "persistentvolumes"}, "", errors.New("no rule")))
+		refuse("storageclasses", apierrors.NewInternalError(errors.New("in trouble"))) // that may pass
+		informers, err := NewInformers(InformersConfig{Client: client, Driver: testDriver})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := informers.Refused(); err != nil {
+			t.Errorf("before anything was asked: %v", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { informers.Run(ctx); close(ended) }()
+		time.Sleep(time.Second)
+		err = informers.Refused()
+		cancel()
+		<-ended
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "list and watch on persistentvolumes") || strings.Contains(err.Error(), "storageclasses") {
+			t.Errorf("error %v, want one about persistentvolumes alone", err)
+		}
+		if !informers.GrantsTried() {
+			t.Error("ReferenceGrants are waited for, and nobody wants them")
+		}
+	})
+}
