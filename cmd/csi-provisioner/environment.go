@@ -16,6 +16,8 @@ type environment struct {
 	maxProcs     string // GOMAXPROCS
 	gc           string // GOGC
 	memLimit     string // GOMEMLIMIT
+	home         string // HOME
+	inCluster    bool   // KUBERNETES_SERVICE_HOST is there
 	hostname     string
 	// Of the service account: its namespace and the pod that its token is bound to.
 	accountNamespace, accountPod string
@@ -34,6 +36,8 @@ func readEnvironment(getenv func(string) string, accountDir string) environment 
 		maxProcs:     getenv("GOMAXPROCS"),
 		gc:           getenv("GOGC"),
 		memLimit:     getenv("GOMEMLIMIT"),
+		home:         getenv("HOME"),
+		inCluster:    getenv("KUBERNETES_SERVICE_HOST") != "",
 
 		containerMemory: readMemoryLimit(cgroupRoot),
 	}

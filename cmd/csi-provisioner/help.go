@@ -16,7 +16,8 @@ const (
 // writeHelp prints all flags in their groups, each with its kind of value and its default.
 func writeHelp(w io.Writer) error {
 	var b strings.Builder
-	b.WriteString("csi-provisioner creates and deletes the volumes of a CSI driver for PersistentVolumeClaims.\n\n" +
+	b.WriteString("csi-provisioner creates and deletes the volumes of a CSI driver for PersistentVolumeClaims.\n" +
+		"What it would do about one of them, and why, is told by csi-provisioner explain; see its --help.\n\n" +
 		"Usage: csi-provisioner [flags]\n")
 	for _, g := range NewOptions().groups() {
 		b.WriteString("\n" + g.title + ":\n")

@@ -51,6 +51,9 @@ type program struct {
 
 // main returns the exit code: 0 for a clean end, 2 for a command line that cannot be read, 1 for the rest.
 func (p *program) main() int {
+	if len(p.args) > 1 && p.args[1] == explainCommand {
+		return p.explain(p.args[2:])
+	}
 	opts := NewOptions()
 	switch err := opts.Parse(p.args[1:]); {
 	case errors.Is(err, pflag.ErrHelp):

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/driver"
+)
+
+// The forms of the output.
+const (
+	outputTable = "table"
+	outputJSON  = "json"
+)
+
+// explainOptions are the flags of the command explain: all of the sidecar's, so that its arguments can be pasted, and
+// a few of its own.
+type explainOptions struct {
+	*Options
+	claim        string // the word on the command line
+	namespace    string
+	pv           string
+	driver       string
+	capabilities []string
+	output       string
+	wait         time.Duration
+
+	// own are the flags that the sidecar does not have.
+	own *pflag.FlagSet
+}
+
+func newExplainOptions() *explainOptions {
+	o := &explainOptions{Options: NewOptions()}
+	fs := pflag.NewFlagSet("Explain", pflag.ContinueOnError)
+	fs.SortFlags = false
+	fs.StringVarP(&o.namespace, "namespace", "n", "", "The claim's `namespace`. Empty means that of the kubeconfig's context.")
+	fs.StringVar(&o.pv, "pv", "", "Explain why the volume of this PersistentVolume is deleted or not, in place of a claim.")
+	fs.StringVar(&o.driver, "driver", "", "The driver's `name`, where its socket cannot be reached; --csi-address is not used then.")
+	fs.StringSliceVar(&o.capabilities, "capabilities", nil, "With --driver, the driver's capabilities as the CSI specification calls them, separated by commas, like CREATE_DELETE_VOLUME,CLONE_VOLUME,VOLUME_ACCESSIBILITY_CONSTRAINTS. Any of the controller's brings CONTROLLER_SERVICE along.")
+	fs.StringVarP(&o.output, "output", "o", outputTable, "How to print: table, for people, or json.")
+	fs.DurationVar(&o.wait, "wait", 30*time.Second, "How long to wait for the API server, and for up to 5s of that for the driver.")
+	o.own = fs
+	return o
+}
+
+// Parse reads what follows the word explain.
+func (o *explainOptions) Parse(args []string) error {
+	own := flagGroup{title: "Explain", flags: o.own}
+	if err := o.parse(args, append([]flagGroup{own}, o.groups()...)); err != nil {
+		return err
+	}
+	// What these do shapes no plan, and what they want of the environment is only in the sidecar's pod.
+	o.capacity, o.nodeCleanup = false, false
+	return nil
+}
+
+// Validate returns every complaint about flags and environment in one joined error, or nil.
+func (o *explainOptions) Validate(env environment) error {
+	var c complaints
+	switch {
+	case o.pv != "" && len(o.words) > 0:
+		c.addf("explain either claim %s or --pv %s, not both", o.words[0], o.pv)
+	case o.pv == "" && len(o.words) == 0:
+		c.addf("name a claim to explain, or a PersistentVolume with --pv")
+	case len(o.words) > 1:
+		c.addf("explain one claim at a time, not %q; give a value to a flag with =, as in --leader-election=true", o.words)
+	case len(o.words) == 1:
+		o.claim, o.words = o.words[0], nil
+	}
+	if o.namespace != "" {
+		if problems := validation.IsDNS1123Label(o.namespace); len(problems) > 0 {
+			c.addf("--namespace: %q is not a namespace: %s", o.namespace, strings.Join(problems, "; "))
+		}
+	}
+	if named := o.own.Changed("capabilities"); named != (o.driver != "") {
+		c.addf("--driver and --capabilities go together: give both, or neither to ask the driver at --csi-address")
+	}
+	if _, err := identityOf(o.driver, o.capabilities); err != nil {
+		c.addf("--capabilities: %w", err)
+	}
+	if o.output != outputTable && o.output != outputJSON {
+		c.addf("--output must be %s or %s, is %q", outputTable, outputJSON, o.output)
+	}
+	c.positive("wait", o.wait)
+	return errors.Join(errors.Join(c...), o.Options.Validate(env))
+}
+
+// wantsLog reports whether the command line has anything to say about the log.
+func (o *explainOptions) wantsLog() bool {
+	return o.logging.Verbosity > 0 || len(o.logging.VModule) > 0
+}
+
+// identityOf returns the driver of that name with these capabilities, of the plugin or of its controller. One that
+// the specification does not have is an error that lists those which it has.
+func identityOf(name string, capabilities []string) (driver.Identity, error) {
+	id := driver.Identity{Name: name, Plugin: driver.PluginSet{}, Controller: driver.ControllerSet{}}
+	var unknown []string
+	for _, capability := range capabilities {
+		capability = strings.TrimSpace(capability)
+		if value, ok := csi.ControllerServiceCapability_RPC_Type_value[capability]; ok && value != 0 {
+			id.Controller[csi.ControllerServiceCapability_RPC_Type(value)] = struct{}{}
+			id.Plugin[csi.PluginCapability_Service_CONTROLLER_SERVICE] = struct{}{}
+		} else if value, ok := csi.PluginCapability_Service_Type_value[capability]; ok && value != 0 {
+			id.Plugin[csi.PluginCapability_Service_Type(value)] = struct{}{}
+		} else if capability != "" {
+			unknown = append(unknown, capability)
+		}
+	}
+	if len(unknown) > 0 {
+		return id, fmt.Errorf("unknown %s; known are %s", strings.Join(unknown, ", "), strings.Join(knownCapabilities(), ", "))
+	}
+	return id, nil
+}
+
+// knownCapabilities returns all names that identityOf takes, sorted.
+func knownCapabilities() []string {
+	names := append(slices.Collect(maps.Keys(csi.ControllerServiceCapability_RPC_Type_value)), slices.Collect(maps.Keys(csi.PluginCapability_Service_Type_value))...)
+	slices.Sort(names)
+	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == "UNKNOWN" })
+}
+
+// explainConfig is what one run of explain is to do.
+type explainConfig struct {
+	Config
+	// Namespace and Claim name the claim, unless PV is set. An empty Namespace means the kubeconfig's.
+	Namespace, Claim string
+	// PV is the PersistentVolume to explain; empty for a claim.
+	PV string
+	// Driver is who the driver is; an empty name means that it is asked.
+	Driver driver.Identity
+	// Wait bounds everything.
+	Wait time.Duration
+}
+
+// Complete returns what to do. Call it only after Validate has found nothing.
+func (o *explainOptions) Complete(env environment, version string) (explainConfig, error) {
+	cfg, err := o.Options.Complete(env, version)
+	if err != nil {
+		return explainConfig{}, err
+	}
+	identity, err := identityOf(o.driver, o.capabilities)
+	if err != nil {
+		return explainConfig{}, err
+	}
+	if k := &cfg.Kube; len(k.Kubeconfigs) == 0 && k.Master == "" && !env.inCluster && env.home != "" {
+		k.Kubeconfigs = []string{filepath.Join(env.home, ".kube", "config")}
+	}
+	return explainConfig{Config: cfg, Namespace: o.namespace, Claim: o.claim, PV: o.pv, Driver: identity, Wait: o.wait}, nil
+}
+
+// writeExplainHelp prints what the command is for and its own flags.
+func writeExplainHelp(w io.Writer) error {
+	var b strings.Builder
+	b.WriteString(`csi-provisioner explain tells what the sidecar would do now about one claim, or about the deletion of one
+PersistentVolume, and why: each check in order, and the request that the driver would get. It uses the code
+that does it, writes nothing to the cluster, reads no secret, and asks the driver only who it is.
+
+Usage: csi-provisioner explain [flags] CLAIM
+       csi-provisioner explain [flags] --pv NAME
+
+All flags of csi-provisioner are known too: paste the sidecar's arguments, because they shape the request.
+Without --kubeconfig, --master and KUBECONFIG it uses the service account inside of a cluster, and
+~/.kube/config outside. Exit code: 0 with an answer, whatever it is, 1 without one, 2 for a wrong command line.
+
+What only a running sidecar remembers is not seen, such as how long it waits after a failure.
+
+Explain:
+`)
+	newExplainOptions().own.VisitAll(func(f *pflag.Flag) { b.WriteString(flagHelp(f)) })
+	b.WriteString("\nThe other flags: csi-provisioner --help\n")
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return fmt.Errorf("print the help: %w", err)
+	}
+	return nil
+}
