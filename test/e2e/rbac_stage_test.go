@@ -32,6 +32,8 @@ type stage struct {
 	all []*sidecar.Sidecar
 	// made is the class that class has made; "" for none.
 	made string
+	// reader is the kubeconfig that explain is run with; "" before that.
+	reader string
 }
 
 func must[T any](t *testing.T) func(T, error) T {
