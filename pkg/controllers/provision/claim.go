@@ -29,7 +29,8 @@ func (c *Controller) syncClaim(ctx context.Context, uid types.UID) loop.Verdict 
 	verdict := c.syncLocked(ctx, uid)
 	if c.turns != nil && verdict != loop.Parked() {
 		cr, _ := c.creates.get(uid)
-		c.turns.leave(uid, cr.busy)
+		// A driver that never ends its work must not keep all others out for ever.
+		c.turns.leave(uid, !cr.busySince.IsZero() && time.Since(cr.busySince) < c.cfg.RetryMax)
 	}
 	return verdict
 }
@@ -159,7 +160,13 @@ func (c *Controller) conclude(ctx context.Context, cr create, plan *Plan, res re
 	klog.FromContext(ctx).V(2).Info("Attempt failed", "outcome", outcome.Of(res.err).String(), "err", res.err)
 	c.metrics.notProvisioned(cr.claim)
 	c.metrics.failed(cr.claim, reasonOf(res.err))
-	cr.calling, cr.busy = false, res.call != nil && outcome.Busy(res.err)
+	cr.calling = false
+	switch busy := res.call != nil && outcome.Busy(res.err); {
+	case !busy:
+		cr.busySince = time.Time{}
+	case cr.busySince.IsZero():
+		cr.busySince = time.Now()
+	}
 	was := cr.proto.unanswered
 	if res.call == nil {
 		// The driver was not reached: whatever was outstanding still is.

@@ -23,8 +23,9 @@ type create struct {
 	proto protocol
 	// calling says that a call is at work right now.
 	calling bool
-	// busy says that the driver is at work on an unanswered create, as far as its last answer tells.
-	busy bool
+	// busySince is since when the driver is at work on an unanswered create, as far as its answers tell; zero when the
+	// last one tells otherwise.
+	busySince time.Time
 	// lastFinal says that the last answer was a final error: then the next call must keep its distance.
 	lastFinal bool
 	// plan is frozen while the create is unanswered; nil after a restart, when resumed says what was left.

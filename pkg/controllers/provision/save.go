@@ -25,7 +25,7 @@ import (
 func (c *Controller) made(ctx context.Context, cr create, pv *corev1.PersistentVolume, start time.Time) loop.Verdict {
 	c.metrics.provisioned(cr.claim, time.Since(start))
 	c.cfg.Observer.VolumeCreated(pv.Spec.StorageClassName, pv.Spec.NodeAffinity)
-	cr.calling, cr.busy = false, false
+	cr.calling, cr.busySince = false, time.Time{}
 	cr.unsaved = pv
 	c.creates.put(cr)
 	c.markers.answered(cr.claim.UID)

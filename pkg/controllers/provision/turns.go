@@ -18,7 +18,7 @@ import (
 //	  └─ waits ──┘  unanswered creates first, new ones after them
 //
 // A driver that copies for longer than a call may take goes on between two calls of one create: such a create is busy,
-// and keeps new ones out as if its call were running. Unanswered creates are not kept out by it. They wait only for
+// and keeps new ones out as if its call were running, for as long as leave says so. Unanswered creates are not kept out by it. They wait only for
 // calls, each of which has a deadline, so that none waits for ever.
 //
 // A nil *turns sets no bound. Safe for concurrent use.

@@ -120,6 +120,25 @@ func TestABusyCreateKeepsNewOnesOut(t *testing.T) {
 	})
 }
 
+// A driver that is busy for ever with one claim keeps new ones out for the longest back-off, and no longer.
+func TestACreateThatIsBusyForEver(t *testing.T) {
+	inWorld(t, atMost(1), func(t *testing.T, w *world) {
+		w.driver.answers(slices.Repeat([]answer{{code: codes.Aborted}}, 1000)...)
+		w.origin("src")
+		w.clone("a", "src")
+		w.pass(time.Millisecond)
+		w.clone("b", "src")
+		w.pass(4 * time.Minute)
+		if log := w.log(); slices.ContainsFunc(log, func(line string) bool { return strings.HasSuffix(line, "b") }) {
+			t.Fatalf("calls %q, want none of b", log)
+		}
+		w.pass(2 * time.Minute)
+		if log := w.log(); !slices.ContainsFunc(log, func(line string) bool { return strings.HasSuffix(line, "b") }) {
+			t.Errorf("calls %q, want one of b", log)
+		}
+	})
+}
+
 // An unanswered create that the driver has refused since waits for its deadline and keeps nobody out; its next call
 // comes before those of all that wait for their first.
 func TestAnUnansweredCreateGoesBeforeNewOnes(t *testing.T) {
