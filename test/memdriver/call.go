@@ -10,6 +10,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -27,6 +28,8 @@ type Call struct {
 	Request proto.Message
 	// SecretKeys are the sorted keys of the secrets that came along.
 	SecretKeys []string
+	// Metadata came along with the request.
+	Metadata metadata.MD
 	// Answer is what the caller got; nil with an error and while the call runs.
 	Answer proto.Message
 	// Code is the answer's code. A caller that gave up is Canceled or DeadlineExceeded.

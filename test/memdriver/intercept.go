@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -37,7 +38,7 @@ type task struct {
 func (d *Driver) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, work grpc.UnaryHandler) (any, error) {
 	d.mu.Lock()
 	life := d.life
-	call := d.begin(path.Base(info.FullMethod), request)
+	call := d.begin(ctx, path.Base(info.FullMethod), request)
 	name, free := d.occupy(call.Seq, request)
 	rule := Rule{}
 	if free {
@@ -78,9 +79,10 @@ func emptyAnswer(fullMethod string) (any, error) {
 }
 
 // begin writes the call into the record; the lock is held.
-func (d *Driver) begin(method string, request any) Call {
+func (d *Driver) begin(ctx context.Context, method string, request any) Call {
 	d.seq++
 	call := Call{Seq: d.seq, Method: method, Key: keyOf(request), Begin: time.Now()}
+	call.Metadata, _ = metadata.FromIncomingContext(ctx)
 	if message, ok := request.(proto.Message); ok {
 		call.Request, call.SecretKeys = withoutSecrets(message)
 	}
