@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
@@ -40,6 +41,8 @@ type Config struct {
 	Migrated func(driverName string) bool
 	// Metrics, if not nil, gets a sample for each call.
 	Metrics *Metrics
+	// Intercept, if not nil, is around each call and sees its error without secrets.
+	Intercept grpc.UnaryClientInterceptor
 
 	// dial opens the socket. Tests replace it; nil means the real thing.
 	dial func(ctx context.Context, path string) (net.Conn, error)
@@ -134,7 +137,11 @@ func (d *Driver) open(ctx context.Context) (*link, error) {
 	if err != nil {
 		return nil, osError(err)
 	}
-	return newLink(ctx, raw, logCalls, d.cfg.Metrics.intercept)
+	interceptors := []grpc.UnaryClientInterceptor{logCalls, d.cfg.Metrics.intercept}
+	if d.cfg.Intercept != nil {
+		interceptors = append([]grpc.UnaryClientInterceptor{d.cfg.Intercept}, interceptors...)
+	}
+	return newLink(ctx, raw, interceptors...)
 }
 
 // osError strips what the log line says anyway: the network and the address.

@@ -2,11 +2,13 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -122,5 +124,26 @@ func TestEncodedRequirementsAreReadable(t *testing.T) {
 	}
 	if got := log.lines("z-17"); len(got) != 1 {
 		t.Errorf("%d lines with the segment, want that of the request:\n%s", len(got), log.text())
+	}
+}
+
+// Whoever watches the calls sees of an error what everybody sees.
+func TestInterceptSeesNoSecrets(t *testing.T) {
+	t.Parallel()
+	const password = "hunter2-hunter2"
+	path, fake := socketFile(t), newFake("d")
+	fake.delete = func(context.Context, *csi.DeleteVolumeRequest) error {
+		return status.Error(codes.Internal, "no login with "+password)
+	}
+	fake.listen(t, path)
+	seen := map[string]error{}
+	d := connect(t, t.Context(), Config{Address: path, Timeout: time.Minute, Intercept: func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		err := invoker(ctx, method, req, reply, cc, opts...)
+		seen[method] = err
+		return err
+	}})
+	err := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: "id-1", Secrets: map[string]string{"password": password}})
+	if got := seen["/csi.v1.Controller/DeleteVolume"]; err == nil || !errors.Is(got, err) || strings.Contains(got.Error(), password) {
+		t.Errorf("the interceptor saw %v, the caller %v, want the same without the secret", got, err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
 	"github.com/csi-sidecars/external-provisioner/pkg/source"
+	"github.com/csi-sidecars/external-provisioner/pkg/trace"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
@@ -109,9 +110,11 @@ func (c *Controller) consider(ctx context.Context, cr create, claim *corev1.Pers
 // attempt gathers, plans and, when there is a plan, carries it out.
 func (c *Controller) attempt(ctx context.Context, cr create, class *storagev1.StorageClass) loop.Verdict {
 	start := time.Now()
-	facts := c.gather(ctx, cr.claim, class, cr.resumed)
-	plan, err := MakePlan(facts, c.cfg.Settings)
+	ctx, span := c.claimSpan(ctx, spanProvision, cr.claim)
+	defer span.End()
+	facts, plan, err := c.decide(ctx, cr, class)
 	if outcome.Of(err) == outcome.NotOurs {
+		span.Fail(err)
 		if !cr.populator {
 			c.tell(cr.claim, eventPopulator(facts.Source.KindName, facts.Source.Name))
 		}
@@ -132,6 +135,16 @@ func (c *Controller) attempt(ctx context.Context, cr create, class *storagev1.St
 	return c.carryOut(ctx, cr, start)
 }
 
+// decide gathers and plans; nothing is written.
+func (c *Controller) decide(ctx context.Context, cr create, class *storagev1.StorageClass) (Facts, *Plan, error) {
+	ctx, span := trace.Child(ctx, spanPlan)
+	defer span.End()
+	facts := c.gather(ctx, cr.claim, class, cr.resumed)
+	plan, err := MakePlan(facts, c.cfg.Settings)
+	span.Fail(err)
+	return facts, plan, err
+}
+
 // turn reports whether a call for the claim may be made now. If not, its turn wakes it.
 func (c *Controller) turn(ctx context.Context, cr create) bool {
 	if c.turns == nil {
@@ -141,6 +154,7 @@ func (c *Controller) turn(ctx context.Context, cr create) bool {
 	if c.turns.take(cr.claim.UID, key, cr.proto.unanswered) {
 		return true
 	}
+	trace.PutOff(ctx)
 	klog.FromContext(ctx).V(4).Info("Waiting for a turn, as many volumes as may be are being made from the source", "source", key)
 	return false
 }
@@ -158,6 +172,7 @@ func (c *Controller) carryOut(ctx context.Context, cr create, start time.Time) l
 // conclude decides what follows an attempt that made no volume. plan is nil when there was none.
 func (c *Controller) conclude(ctx context.Context, cr create, plan *Plan, res result) loop.Verdict {
 	klog.FromContext(ctx).V(2).Info("Attempt failed", "outcome", outcome.Of(res.err).String(), "err", res.err)
+	trace.Fail(ctx, res.err)
 	c.metrics.notProvisioned(cr.claim)
 	c.metrics.failed(cr.claim, reasonOf(res.err))
 	cr.calling = false

@@ -18,6 +18,7 @@ import (
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/topology"
+	"github.com/csi-sidecars/external-provisioner/pkg/trace"
 )
 
 // VolumeDriver makes and deletes volumes. Each call has its own deadline and returns the driver's error as it is.
@@ -87,6 +88,8 @@ type Config struct {
 	Events Events
 	// Driver is the CSI driver.
 	Driver VolumeDriver
+	// Tracer gets a span for each attempt; nil for none.
+	Tracer *trace.Tracer
 	// WithMigrated, optional, tells whoever measures the calls whether one is for a volume of the in-tree plugin.
 	WithMigrated func(ctx context.Context, migrated bool) context.Context
 	// Gate, optional, blocks while the driver is away.

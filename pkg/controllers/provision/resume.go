@@ -2,6 +2,7 @@ package provision
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
+	"github.com/csi-sidecars/external-provisioner/pkg/trace"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
@@ -87,14 +89,16 @@ func (c *Controller) drive(ctx context.Context, cr create, claim *corev1.Persist
 		}
 	}
 	start := time.Now()
+	// This process has made no call yet: whoever takes the marker off by hand ends the matter.
+	if cr.plan == nil && (claim == nil || !hasMarkerFinalizer(claim)) {
+		klog.FromContext(ctx).Info("Marker is gone, forgetting the create of an earlier process", "PVC", klog.KObj(cr.claim))
+		c.markers.end(ctx, cr.claim.UID)
+		c.creates.drop(cr.claim.UID)
+		return loop.After(0)
+	}
+	ctx, span := c.claimSpan(ctx, spanProvision, cr.claim)
+	defer span.End()
 	if cr.plan == nil {
-		// This process has made no call yet: whoever takes the marker off by hand ends the matter.
-		if claim == nil || !hasMarkerFinalizer(claim) {
-			klog.FromContext(ctx).Info("Marker is gone, forgetting the create of an earlier process", "PVC", klog.KObj(cr.claim))
-			c.markers.end(ctx, cr.claim.UID)
-			c.creates.drop(cr.claim.UID)
-			return loop.After(0)
-		}
 		cr.claim = claim
 		if verdict, ok := c.replan(ctx, &cr); !ok {
 			return verdict
@@ -115,9 +119,9 @@ func (c *Controller) replan(ctx context.Context, cr *create) (loop.Verdict, bool
 	if why := cr.resumed.stuckBy(className, class); why != "" {
 		return c.stuck(ctx, *cr, why), false
 	}
-	facts := c.gather(ctx, cr.claim, class, cr.resumed)
-	plan, err := MakePlan(facts, c.cfg.Settings)
+	facts, plan, err := c.decide(ctx, *cr, class)
 	if err != nil {
+		trace.Fail(ctx, err)
 		klog.FromContext(ctx).V(2).Info("Cannot resume yet", "outcome", outcome.Of(err).String(), "err", err)
 		c.tell(cr.claim, eventFailed(err))
 		c.metrics.notProvisioned(cr.claim)
@@ -151,6 +155,7 @@ func (c *Controller) stuck(ctx context.Context, cr create, why string) loop.Verd
 		klog.FromContext(ctx).Info("A create of an earlier process cannot be finished", "volume", name, "reason", why)
 		c.tell(cr.claim, e)
 	}
+	trace.Fail(ctx, errors.New(why))
 	c.creates.put(cr)
 	return loop.After(stuckEvery)
 }

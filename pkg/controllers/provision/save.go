@@ -18,6 +18,7 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
 	"github.com/csi-sidecars/external-provisioner/pkg/source"
+	"github.com/csi-sidecars/external-provisioner/pkg/trace"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
@@ -59,6 +60,8 @@ func (c *Controller) syncUnsaved(ctx context.Context, pvName string) loop.Verdic
 	if !ok || cr.unsaved == nil {
 		return loop.Done()
 	}
+	ctx, span := c.claimSpan(ctx, spanSave, cr.claim)
+	defer span.End()
 	err := c.create(ctx, cr.unsaved)
 	switch {
 	case err == nil:
@@ -112,10 +115,13 @@ var errVolumeInUse = errors.New("the driver answered with a volume that is in us
 func (c *Controller) taken(ctx context.Context, cr create, err error) loop.Verdict {
 	c.metrics.saveFailed.Inc()
 	cr.unsaved = nil
-	return c.ended(ctx, cr, cr.plan, result{err: outcome.With(outcome.Failed, err)})
+	err = outcome.With(outcome.Failed, err)
+	trace.Fail(ctx, err)
+	return c.ended(ctx, cr, cr.plan, result{err: err})
 }
 
 func (c *Controller) notSaved(ctx context.Context, cr create, err error) {
+	trace.Fail(ctx, err)
 	c.metrics.saveFailed.Inc()
 	klog.FromContext(ctx).Error(err, "Cannot save PersistentVolume, trying again", "PV", klog.KObj(cr.unsaved), "PVC", klog.KObj(cr.claim))
 	c.tell(cr.claim, eventSaveFailed(cr.unsaved, err))

@@ -16,6 +16,7 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
+	"github.com/csi-sidecars/external-provisioner/pkg/trace"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
@@ -98,9 +99,11 @@ func (c *Controller) deleteVolume(ctx context.Context, pv *corev1.PersistentVolu
 	state := c.deletions.get(pv.UID)
 	// A deletion is forgotten when its PersistentVolume has left the cache: what is not known of one that is still
 	// there was never begun.
-	if !c.isCached(pv) {
-		return loop.Done()
+	if state.released || !c.isCached(pv) {
+		return loop.Done() // the cache shows old news
 	}
+	ctx, span := c.volumeSpan(ctx, pv)
+	defer span.End()
 	if !state.volumeDeleted {
 		if state.started.IsZero() {
 			state.started = time.Now()
@@ -113,11 +116,9 @@ func (c *Controller) deleteVolume(ctx context.Context, pv *corev1.PersistentVolu
 		c.deletions.put(pv.UID, state)
 		c.cfg.Observer.VolumeDeleted(pv.Spec.StorageClassName, pv.Spec.NodeAffinity)
 	}
-	if state.released {
-		return loop.Done() // the cache shows old news
-	}
 	if err := c.removePV(ctx, pv, &state); err != nil {
 		c.deletions.put(pv.UID, state)
+		trace.Fail(ctx, err)
 		c.metrics.notDeleted(pv)
 		klog.FromContext(ctx).Error(err, "The volume is deleted, its PersistentVolume cannot be removed, trying again")
 		c.tell(pv, eventNotRemoved(err))
@@ -144,6 +145,7 @@ func (c *Controller) notDeleted(ctx context.Context, pv *corev1.PersistentVolume
 	if err == nil {
 		return loop.Verdict{}, true
 	}
+	trace.Fail(ctx, err)
 	defer func() { c.deletions.put(pv.UID, *state) }()
 	if inUse, ok := asInUse(err); ok {
 		if !state.saidInUse {
