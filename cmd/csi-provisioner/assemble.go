@@ -22,6 +22,7 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/nodelocal"
 	"github.com/csi-sidecars/external-provisioner/pkg/process"
 	"github.com/csi-sidecars/external-provisioner/pkg/segments"
+	"github.com/csi-sidecars/external-provisioner/pkg/trace"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
@@ -29,6 +30,7 @@ import (
 type api struct {
 	config  *rest.Config
 	clients *cluster.Clients
+	tracer  *trace.Tracer // sees the requests, and what else is traced; nil when nothing is
 }
 
 // reachAPI reads the configuration and makes the clients; nothing is asked yet.
@@ -37,7 +39,30 @@ func reachAPI(ctx context.Context, cfg Config) (*api, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newAPI(config, cfg)
+	tracer, err := newTracer(ctx, config, cfg)
+	if err != nil {
+		return nil, err
+	}
+	a, err := newAPI(config, cfg)
+	if err != nil {
+		return nil, err
+	}
+	a.tracer = tracer
+	return a, nil
+}
+
+// newTracer makes the tracer and lets it see the requests of the clients that are made of config; nil when no traces
+// are wanted.
+func newTracer(ctx context.Context, config *rest.Config, cfg Config) (*trace.Tracer, error) {
+	if cfg.Traces == nil {
+		return nil, nil //nolint:nilnil // not wanted
+	}
+	tracer, err := trace.New(ctx, *cfg.Traces)
+	if err != nil {
+		return nil, err
+	}
+	config.Wrap(tracer.Transport)
+	return tracer, nil
 }
 
 func newAPI(config *rest.Config, cfg Config) (*api, error) {
@@ -53,20 +78,22 @@ func newAPI(config *rest.Config, cfg Config) (*api, error) {
 	return &api{config: config, clients: clients}, nil
 }
 
-// connectDriver waits for the driver, without limit.
-func connectDriver(ctx context.Context, cfg Config, metrics *driver.Metrics) (*driver.Driver, error) {
-	away := time.Duration(0)
-	if cfg.Election.Enabled {
-		away = driverAwayLimit
+// connectDriver waits for the driver, without limit. metrics and tracer may be nil: then nobody watches the calls.
+func connectDriver(ctx context.Context, cfg Config, metrics *driver.Metrics, tracer *trace.Tracer) (*driver.Driver, error) {
+	c := driver.Config{
+		Address:  cfg.Driver.Address,
+		Timeout:  cfg.Driver.Timeout,
+		Timeouts: cfg.Driver.Timeouts,
+		Migrated: migrated,
+		Metrics:  metrics,
 	}
-	return driver.Connect(ctx, driver.Config{
-		Address:   cfg.Driver.Address,
-		Timeout:   cfg.Driver.Timeout,
-		Timeouts:  cfg.Driver.Timeouts,
-		AwayLimit: away,
-		Migrated:  migrated,
-		Metrics:   metrics,
-	})
+	if cfg.Election.Enabled {
+		c.AwayLimit = driverAwayLimit
+	}
+	if tracer != nil {
+		c.Intercept = tracer.Intercept
+	}
+	return driver.Connect(ctx, c)
 }
 
 // driverAwayLimit is how long a leader waits for its driver to return before a replica gets its chance.
@@ -159,7 +186,7 @@ func assemble(ctx context.Context, cfg Config, api *api, d *driver.Driver, regis
 	}
 	p := r.provisionConfig(ctx)
 	p.Driver, p.WithMigrated, p.CreateTimeout = r.driver, driver.WithMigrated, r.driver.CreateTimeout
-	p.Gate, p.WantsVAC = r.gate, r.wantsVAC()
+	p.Gate, p.WantsVAC, p.Tracer = r.gate, r.wantsVAC(), r.api.tracer
 	p.Registerer, p.Node = registry, node
 	if observer != nil {
 		p.Observer = observer

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/driver"
 	"github.com/csi-sidecars/external-provisioner/pkg/features"
 	"github.com/csi-sidecars/external-provisioner/pkg/process"
+	"github.com/csi-sidecars/external-provisioner/pkg/trace"
 )
 
 // Complete returns what the process is to do. Call it only after Validate has found nothing; it fails then
@@ -61,11 +63,27 @@ func (o *Options) Complete(env environment, version string) (Config, error) {
 			BaseDelay: o.nodeBaseDelay, MaxDelay: o.nodeMaxDelay, Cleanup: o.nodeCleanup,
 		}
 	}
+	if cfg.Traces, err = o.traceConfig(env, version); err != nil {
+		return Config{}, fmt.Errorf("resolve where traces go: %w", err)
+	}
 	return cfg, nil
 }
 
 func (o *Options) timeouts() driver.Timeouts {
 	return driver.Timeouts{Create: o.createTimeout, Restore: o.restoreTimeout, Clone: o.cloneTimeout, Delete: o.deleteTimeout}
+}
+
+// traceConfig returns nil when no traces are wanted.
+func (o *Options) traceConfig(env environment, version string) (*trace.Config, error) {
+	if o.otlpEndpoint == "" {
+		return nil, nil //nolint:nilnil // not wanted
+	}
+	endpoint, err := trace.ParseEndpoint(o.otlpEndpoint)
+	headers, herr := trace.ParseHeaders(env.otlpHeaders)
+	ratio, rerr := trace.ParseRatio(env.traceSampler, env.traceSamplerArg)
+	return &trace.Config{
+		Endpoint: endpoint, Ratio: ratio, Headers: headers, CAFile: env.otlpCertificate, Version: version, Instance: env.hostname,
+	}, errors.Join(err, herr, rerr)
 }
 
 func (o *Options) volumeConfig() VolumeConfig {

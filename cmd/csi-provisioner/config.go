@@ -6,6 +6,7 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/driver"
 	"github.com/csi-sidecars/external-provisioner/pkg/features"
+	"github.com/csi-sidecars/external-provisioner/pkg/trace"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 )
 
@@ -34,6 +35,8 @@ type Config struct {
 	Election ElectionConfig
 	// HTTP is the diagnostics server.
 	HTTP HTTPConfig
+	// Traces is where traces are sent; nil means nowhere (--otlp-endpoint, and the variables OTEL_…).
+	Traces *trace.Config
 }
 
 // DriverConfig tells how to reach and call the driver.

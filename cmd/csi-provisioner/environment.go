@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"os"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/process"
@@ -23,6 +24,11 @@ type environment struct {
 	accountNamespace, accountPod string
 	// containerMemory is the container's memory limit in bytes; 0 for none.
 	containerMemory int64
+	// What standard variables of OpenTelemetry say that its SDK does not read itself. Without traces they mean nothing.
+	otlpHeaders     string // OTEL_EXPORTER_OTLP_TRACES_HEADERS, else OTEL_EXPORTER_OTLP_HEADERS
+	otlpCertificate string // OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE, else OTEL_EXPORTER_OTLP_CERTIFICATE
+	traceSampler    string // OTEL_TRACES_SAMPLER
+	traceSamplerArg string // OTEL_TRACES_SAMPLER_ARG
 }
 
 // readEnvironment reads it: variables by getenv, the service account's files from accountDir.
@@ -38,6 +44,11 @@ func readEnvironment(getenv func(string) string, accountDir string) environment 
 		memLimit:     getenv("GOMEMLIMIT"),
 		home:         getenv("HOME"),
 		inCluster:    getenv("KUBERNETES_SERVICE_HOST") != "",
+
+		otlpHeaders:     cmp.Or(getenv("OTEL_EXPORTER_OTLP_TRACES_HEADERS"), getenv("OTEL_EXPORTER_OTLP_HEADERS")),
+		otlpCertificate: cmp.Or(getenv("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE"), getenv("OTEL_EXPORTER_OTLP_CERTIFICATE")),
+		traceSampler:    getenv("OTEL_TRACES_SAMPLER"),
+		traceSamplerArg: getenv("OTEL_TRACES_SAMPLER_ARG"),
 
 		containerMemory: readMemoryLimit(cgroupRoot),
 	}

@@ -86,7 +86,7 @@ func meetDriver(ctx context.Context, cfg explainConfig) (driver.Identity, *drive
 	}
 	ctx, cancel := context.WithTimeout(ctx, driverWait)
 	defer cancel()
-	d, err := connectDriver(ctx, cfg.Config, nil)
+	d, err := connectDriver(ctx, cfg.Config, nil, nil)
 	if err != nil {
 		return driver.Identity{}, nil, fmt.Errorf("%w; where the driver's socket cannot be reached, give --driver and --capabilities", err)
 	}

@@ -90,6 +90,9 @@ type Options struct {
 	metricsPath    string
 	pprof          bool
 
+	// Traces.
+	otlpEndpoint string
+
 	// Logging.
 	logging *logsapi.LoggingConfiguration
 }
@@ -116,6 +119,7 @@ func (o *Options) groups() []flagGroup {
 		{"Node deployment (one instance per node, driver-local volumes)", o.addNode},
 		{"Leader election", o.addElection},
 		{"HTTP", o.addHTTP},
+		{"Traces", o.addTraces},
 		{"Logging", o.addLogging},
 	}
 	all := make([]flagGroup, 0, len(groups))
@@ -208,6 +212,10 @@ func (o *Options) addHTTP(fs *pflag.FlagSet) {
 	fs.StringVar(&o.metricsAddress, "metrics-address", "", "Deprecated, use --http-endpoint, which takes the same `host:port`; only one of both may be set.")
 	fs.StringVar(&o.metricsPath, "metrics-path", "/metrics", "The `path` of the metrics.")
 	fs.BoolVar(&o.pprof, "enable-pprof", false, "Serve /debug/pprof/ as well, with no authentication.")
+}
+
+func (o *Options) addTraces(fs *pflag.FlagSet) {
+	fs.StringVar(&o.otlpEndpoint, "otlp-endpoint", "", "`host:port` of a collector that traces are sent to, in OTLP over gRPC; alone or after http:// without encryption, after https:// with TLS. Empty means no traces.")
 }
 
 func (o *Options) addLogging(fs *pflag.FlagSet) {

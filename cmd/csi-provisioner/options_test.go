@@ -16,6 +16,7 @@ import (
 
 	"github.com/csi-sidecars/external-provisioner/pkg/driver"
 	"github.com/csi-sidecars/external-provisioner/pkg/features"
+	"github.com/csi-sidecars/external-provisioner/pkg/trace"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 )
 
@@ -82,6 +83,7 @@ var ourFlags = map[string]string{
 	"create-metadata-annotations": "[]", "create-metadata-labels": "[]", "pv-copy-annotations": "[]", "pv-copy-labels": "[]",
 	"create-threads": "0", "delete-threads": "0", "max-creates-per-source": "0",
 	"create-timeout": "0s", "restore-timeout": "0s", "clone-timeout": "0s", "delete-timeout": "0s",
+	"otlp-endpoint": "",
 }
 
 func TestFlagsAreThoseOfTheContract(t *testing.T) {
@@ -277,6 +279,14 @@ func TestCompleteReadsEnvironmentAndFlags(t *testing.T) {
 	timeouts := driver.Timeouts{Create: time.Second, Restore: 2 * time.Second, Clone: 3 * time.Second, Delete: 4 * time.Second}
 	if cfg := complete(t, environment{}, "--create-timeout=1s", "--restore-timeout=2s", "--clone-timeout=3s", "--delete-timeout=4s"); cfg.Driver.Timeouts != timeouts {
 		t.Errorf("timeouts %v, want %v", cfg.Driver.Timeouts, timeouts)
+	}
+	env = environment{hostname: "host", otlpHeaders: "api-key=x", otlpCertificate: "/ca.crt", traceSampler: "parentbased_traceidratio", traceSamplerArg: "0.1"}
+	traces := &trace.Config{
+		Endpoint: trace.Endpoint{Target: "c:4317", TLS: true}, Ratio: 0.1, Headers: map[string]string{"api-key": "x"}, CAFile: "/ca.crt",
+		Version: "v1", Instance: "host",
+	}
+	if diff := cmp.Diff(traces, complete(t, env, "--otlp-endpoint=https://c:4317").Traces); diff != "" {
+		t.Errorf("traces (-want +got):\n%s", diff)
 	}
 	if cfg := complete(t, environment{}, "--kubeconfig=/b"); !slices.Equal(cfg.Kube.Kubeconfigs, []string{"/b"}) {
 		t.Errorf("kubeconfigs %q, want the flag's", cfg.Kube.Kubeconfigs)

@@ -23,7 +23,7 @@ const (
 	flushEventsFailing = 500 * time.Millisecond
 )
 
-// run does the work until ctx ends. It starts, in this order, and stops in reverse: the diagnostics server,
+// run does the work until ctx ends. It starts, in this order, and stops in reverse: traces, the diagnostics server,
 // events, the driver's watch, caches, and then, with a lease or without, the controllers. It returns nil after
 // a stop that somebody asked for, and else what went wrong.
 func run(ctx context.Context, cfg Config) error {
@@ -32,6 +32,9 @@ func run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	group, ctx := process.NewGroup(ctx)
+	if api.tracer != nil {
+		group.Go(ctx, "traces", api.tracer.Run)
+	}
 	s := &starter{cfg: cfg, group: group, api: api}
 	if err := s.start(ctx); err != nil {
 		return group.Stop(err)
@@ -53,7 +56,7 @@ func (s *starter) start(ctx context.Context) error {
 	if err := s.startHTTP(ctx, legacyregistry.DefaultGatherer, calls.Gatherer(), registry); err != nil {
 		return err
 	}
-	d, err := connectDriver(ctx, s.cfg, calls)
+	d, err := connectDriver(ctx, s.cfg, calls, s.api.tracer)
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/features"
+	"github.com/csi-sidecars/external-provisioner/pkg/trace"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 )
 
@@ -60,6 +61,7 @@ func (o *Options) Validate(env environment) error {
 		o.checkElection(&c)
 	}
 	o.checkHTTP(&c)
+	o.checkTraces(&c, env)
 	for _, err := range logsapi.Validate(o.logging, nil, nil) {
 		c.addf("logging configuration: %w", err)
 	}
@@ -199,6 +201,21 @@ func (o *Options) checkHTTP(c *complaints) {
 		if problem := metricsPathProblem(o.metricsPath, o.pprof); problem != "" {
 			c.addf("--metrics-path=%s %s", o.metricsPath, problem)
 		}
+	}
+}
+
+func (o *Options) checkTraces(c *complaints, env environment) {
+	if o.otlpEndpoint == "" {
+		return
+	}
+	if _, err := trace.ParseEndpoint(o.otlpEndpoint); err != nil {
+		c.addf("--otlp-endpoint %w", err)
+	}
+	if _, err := trace.ParseHeaders(env.otlpHeaders); err != nil {
+		c.addf("the environment variable OTEL_EXPORTER_OTLP_HEADERS %w", err)
+	}
+	if _, err := trace.ParseRatio(env.traceSampler, env.traceSamplerArg); err != nil {
+		c.addf("the environment variable %w", err)
 	}
 }
 
