@@ -10,6 +10,7 @@
 //	select.go   is the claim ours, and is it its turn? (pure)
 //	gather.go   reads everything that the decision needs into Facts
 //	plan.go     decides: Facts → Plan or an error with its outcome (pure)
+//	turns.go    may a call for its source be made now?
 //	apply.go    secret, CreateVolume, response, clean-up
 //	protect.go  our finalizer on the source, the last thing before the call
 //	save.go     PersistentVolume to the API server, for as long as it takes
