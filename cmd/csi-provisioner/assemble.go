@@ -238,6 +238,7 @@ func (r *rooms) provisionConfig(ctx context.Context) provision.Config {
 		RetryMax:            cfg.Work.RetryMax,
 		Timeout:             cfg.Driver.Timeout,
 		MarkerDelay:         cfg.Work.MarkerDelay,
+		QuietEvents:         cfg.Work.QuietEvents,
 	}
 	if r.has.Topology {
 		p.Topologies = r.topologies()

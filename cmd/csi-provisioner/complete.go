@@ -40,6 +40,7 @@ func (o *Options) Complete(env environment, version string) (Config, error) {
 			CreateWorkers: int(cmp.Or(o.createWorkers, o.workers)), DeleteWorkers: int(cmp.Or(o.deleteWorkers, o.workers)), CloneWorkers: int(o.cloneWorkers),
 			MaxCreatesPerSource: int(o.maxPerSource),
 			SnapshotSweep:       max(o.snapshotSweep, 0), MarkerDelay: o.markerDelay, DrainTimeout: o.drainTimeout,
+			QuietEvents: o.quietEvents,
 		},
 		Capacity: CapacityConfig{
 			Enabled: o.capacity, Namespace: env.namespace, PodName: env.podName, OwnerLevel: o.capacityOwnerLevel,

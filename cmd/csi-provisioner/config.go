@@ -117,6 +117,8 @@ type WorkConfig struct {
 	// MarkerDelay is when a running create is marked: 0 means before the call, negative means never
 	// (--provisioning-marker-delay).
 	MarkerDelay time.Duration
+	// QuietEvents records only events that tell something new (--quiet-events).
+	QuietEvents bool
 	// DrainTimeout bounds the calls in flight after a stop, not negative (--shutdown-drain-timeout).
 	DrainTimeout time.Duration
 }

@@ -83,7 +83,7 @@ var ourFlags = map[string]string{
 	"create-metadata-annotations": "[]", "create-metadata-labels": "[]", "pv-copy-annotations": "[]", "pv-copy-labels": "[]",
 	"create-threads": "0", "delete-threads": "0", "max-creates-per-source": "0",
 	"create-timeout": "0s", "restore-timeout": "0s", "clone-timeout": "0s", "delete-timeout": "0s",
-	"otlp-endpoint": "",
+	"otlp-endpoint": "", "quiet-events": "false",
 }
 
 func TestFlagsAreThoseOfTheContract(t *testing.T) {

@@ -27,6 +27,7 @@ func (c *Controller) syncClaim(ctx context.Context, uid types.UID) loop.Verdict 
 		return loop.After(lockedRetry)
 	}
 	defer release()
+	defer c.settleClaim(uid)
 	verdict := c.syncLocked(ctx, uid)
 	if c.turns != nil && verdict != loop.Parked() {
 		cr, _ := c.creates.get(uid)

@@ -130,6 +130,8 @@ type Config struct {
 	// CreateTimeout returns the deadline of the call with that request (--create-timeout, --restore-timeout,
 	// --clone-timeout). Default: Timeout for each.
 	CreateTimeout func(req *csi.CreateVolumeRequest) time.Duration
+	// QuietEvents tells only what has changed (--quiet-events).
+	QuietEvents bool
 	// MarkerDelay is --provisioning-marker-delay: how long a call may run before its claim is marked. Zero:
 	// marked before the call. Below zero: never.
 	MarkerDelay time.Duration

@@ -34,6 +34,7 @@ type Controller struct {
 	cfg       Config
 	metrics   *metrics
 	markers   *markers
+	quiet     *quiet // nil without --quiet-events
 	creates   *creates
 	deletions deletions
 	locks     uidLocks
@@ -57,6 +58,9 @@ func New(cfg Config) (*Controller, error) {
 	}
 	c.markers = newMarkers(cfg.MarkerClient, cfg.MarkerDelay, func(reason string) { c.metrics.markersRefused.WithLabelValues(reason).Inc() })
 	c.markers.driver, c.markers.node = cfg.Settings.Driver, cfg.Node.name()
+	if cfg.QuietEvents {
+		c.quiet = newQuiet(c.tellStill)
+	}
 	c.claims, err = loop.New(loop.Config[types.UID]{
 		Name: "claims", Workers: cfg.CreateWorkers, Process: c.syncClaim, Gate: cfg.Gate, RetryStart: cfg.RetryStart, RetryMax: cfg.RetryMax,
 	})
@@ -109,6 +113,7 @@ func (c *Controller) Run(stop, work context.Context) error {
 	endSaving()
 	saving.Wait()
 	c.report(work)
+	c.quiet.end()
 	c.markers.wait()
 	return nil
 }
@@ -137,7 +142,11 @@ func (c *Controller) onClaim(old, now *corev1.PersistentVolumeClaim) {
 		if cr, ok := c.creates.get(old.UID); ok && !cr.outstanding() {
 			c.claims.Add(old.UID)
 		}
+		c.settleClaim(old.UID)
 		return
+	}
+	if now.Spec.VolumeName != "" {
+		c.settleClaim(now.UID)
 	}
 	state, _, _ := readMarker(now, c.cfg.Settings.Driver)
 	_, remembered := c.creates.get(now.UID)
@@ -160,6 +169,7 @@ func (c *Controller) onPV(old, now *corev1.PersistentVolume) {
 		return
 	}
 	c.volumes.Forget(old.Name)
+	c.quiet.forget(old.UID)
 	c.deletions.forget(old.UID)
 	// A claim that found its PersistentVolume there and was not bound to it has nobody else to wake it.
 	if ref := old.Spec.ClaimRef; ref != nil {

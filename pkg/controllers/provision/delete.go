@@ -157,7 +157,7 @@ func (c *Controller) readDeletionSecret(ctx context.Context, p deletionPlan) (ma
 		logger.Info("Deleting without a secret", "reason", p.note)
 	}
 	if p.refused != nil {
-		c.tell(p.pv, eventDeleteFailed(refusedSecret(p.refused)))
+		c.tell(p.pv, eventSecretRefused(refusedSecret(p.refused)))
 	}
 	if p.secret == nil {
 		return nil, nil //nolint:nilnil // no secret, no values

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 )
 
@@ -12,10 +13,25 @@ import (
 type event struct {
 	kind, reason, text string
 	own                bool // from the component external-provisioner
+	begins             bool // an attempt begins
+	aside              bool // no failure of the work, but of something beside it
 }
 
 func eventProvisioning(claim *corev1.PersistentVolumeClaim) event {
-	return event{kind: corev1.EventTypeNormal, reason: "Provisioning", text: fmt.Sprintf("External provisioner is provisioning volume for claim %q", klog.KObj(claim))}
+	return event{kind: corev1.EventTypeNormal, reason: "Provisioning", begins: true, text: fmt.Sprintf("External provisioner is provisioning volume for claim %q", klog.KObj(claim))}
+}
+
+// eventStill is told once a claim, with --quiet-events. failure is the last one, "" for none; calling says that the
+// driver is at work.
+func eventStill(claim *corev1.PersistentVolumeClaim, failure string, calling bool) event {
+	state := failure
+	switch {
+	case failure == "":
+		state = "waiting for the driver"
+	case calling:
+		state = "waiting for the driver again, after " + failure
+	}
+	return event{kind: corev1.EventTypeNormal, reason: "Provisioning", text: fmt.Sprintf("Still provisioning volume for claim %q, %s so far: %s", klog.KObj(claim), stillAfter, state)}
 }
 
 func eventSucceeded(pv *corev1.PersistentVolume) event {
@@ -57,6 +73,13 @@ func eventDeleteFailed(err error) event {
 	return event{kind: corev1.EventTypeWarning, reason: "VolumeFailedDelete", text: err.Error()}
 }
 
+// eventSecretRefused is for a deletion that goes on without its secret.
+func eventSecretRefused(err error) event {
+	e := eventDeleteFailed(err)
+	e.aside = true
+	return e
+}
+
 func eventInUse(err error) event {
 	return event{kind: corev1.EventTypeNormal, reason: "VolumeDelete", text: err.Error()}
 }
@@ -71,10 +94,23 @@ func eventNotRemoved(err error) event {
 	return event{kind: corev1.EventTypeWarning, reason: "VolumeFailedDelete", text: fmt.Sprintf("The volume is deleted, and the PersistentVolume cannot be removed yet: %v", err)}
 }
 
-func (c *Controller) tell(object runtime.Object, e event) {
+// object is what an event is about: a claim or a PersistentVolume.
+type object interface {
+	runtime.Object
+	GetUID() types.UID
+}
+
+// tell records the event, or with --quiet-events only if it is news.
+func (c *Controller) tell(about object, e event) {
+	if c.quiet.news(about.GetUID(), e) {
+		c.record(about, e)
+	}
+}
+
+func (c *Controller) record(about object, e event) {
 	recorder := c.cfg.Recorder
 	if e.own {
 		recorder = c.cfg.OwnRecorder
 	}
-	recorder.Event(object, e.kind, e.reason, e.text)
+	recorder.Event(about, e.kind, e.reason, e.text)
 }

@@ -14,7 +14,7 @@ type reason string
 const (
 	// reasonClassMissing: the class is not there, or no longer the one that the create was begun with.
 	reasonClassMissing reason = "ClassMissing"
-	// reasonRefused: claim, class and what the driver can do do not go together.
+	// reasonRefused: claim, class and driver do not go together.
 	reasonRefused reason = "Refused"
 	// reasonSource: what the volume is to be filled from is missing, not ready, not granted or cannot be protected.
 	reasonSource reason = "SourceNotReady"

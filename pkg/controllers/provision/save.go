@@ -56,6 +56,7 @@ func (c *Controller) syncUnsaved(ctx context.Context, pvName string) loop.Verdic
 		return loop.After(lockedRetry)
 	}
 	defer release()
+	defer c.settleClaim(uid)
 	cr, ok := c.creates.get(uid)
 	if !ok || cr.unsaved == nil {
 		return loop.Done()
@@ -137,6 +138,7 @@ func (c *Controller) saved(ctx context.Context, cr create) {
 	c.markers.end(ctx, cr.claim.UID)
 	klog.FromContext(ctx).V(2).Info("Saved PersistentVolume", "PV", klog.KObj(pv), "PVC", klog.KObj(cr.claim))
 	c.creates.put(create{claim: cr.claim, saved: pv.Name})
+	c.quiet.forget(cr.claim.UID)
 	if cached := c.cfg.Cache.ClaimByUID(cr.claim.UID); cached != nil {
 		c.tell(cached, eventSucceeded(pv))
 		if cached.Spec.VolumeName != "" {

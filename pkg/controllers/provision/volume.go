@@ -65,6 +65,7 @@ func (c *Controller) syncVolume(ctx context.Context, name string) loop.Verdict {
 	if pv == nil || !volume.Owned(pv, c.cfg.Settings.Driver, c.cfg.Settings.InTree) {
 		return loop.Done()
 	}
+	defer c.settlePV(pv)
 	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "PV", klog.KObj(pv)))
 	if change := volume.FinalizerUpkeep(pv); change != volume.KeepFinalizer {
 		err := cluster.PatchPVFinalizer(ctx, c.cfg.Client, cluster.FinalizerPatch{
