@@ -17,5 +17,6 @@
 //	claim.go    puts them together and turns the result into a verdict
 //
 // What must outlive an attempt is in create.go (memory) and marker.go (the
-// claim itself); volume.go and delete.go are the other direction.
+// claim itself); volume.go and delete.go are the other direction. What users are
+// told is in events.go and quiet.go, what is counted in metrics.go and reason.go.
 package provision
