@@ -129,7 +129,7 @@ func TestExplainExitCodes(t *testing.T) {
 		"no driver":            {args: []string{"--master=http://127.0.0.1:1", "--csi-address=/nonexistent", "--wait=10ms", "c"}, code: exitError, want: "--driver and --capabilities"},
 		"no API server":        {args: []string{"--master=http://127.0.0.1:1", "--driver=d", "--capabilities=", "c"}, code: exitError, want: "127.0.0.1:1"},
 		"a warning beside":     {args: []string{"--master=http://127.0.0.1:1", "--driver=d", "--capabilities=", "--worker-threads=0", "c"}, code: exitError, want: "warning: --worker-threads=0"},
-		"a log when asked for": {args: []string{"--master=http://127.0.0.1:1", "--csi-address=/nonexistent", "--wait=10ms", "-v=2", "c"}, code: exitError, want: "Waiting for the CSI driver"},
+		"a log when asked for": {args: []string{"--master=http://127.0.0.1:1", "--csi-address=/nonexistent", "--wait=2s", "-v=2", "c"}, code: exitError, want: "Waiting for the CSI driver"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
