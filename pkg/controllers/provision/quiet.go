@@ -133,13 +133,6 @@ func (c *Controller) settleClaim(uid types.UID) {
 	}
 }
 
-// settlePV does so for a PersistentVolume that is gone.
-func (c *Controller) settlePV(pv *corev1.PersistentVolume) {
-	if c.quiet != nil && !c.isCached(pv) {
-		c.quiet.forget(pv.UID)
-	}
-}
-
 // tellStill tells that the claim is still being provisioned, if it is.
 func (c *Controller) tellStill(uid types.UID, failure string) bool {
 	claim := c.cfg.Cache.ClaimByUID(uid)

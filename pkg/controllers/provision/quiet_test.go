@@ -284,6 +284,9 @@ func TestAPersistentVolumeThatIsGoneIsForgotten(t *testing.T) {
 				if objects, _ := w.remembered(); objects != 0 {
 					t.Errorf("%d objects are remembered", objects)
 				}
+				if n := len(w.c.deletions.byUID); n != 0 {
+					t.Errorf("%d deletions are remembered", n)
+				}
 			})
 		})
 	}

@@ -127,12 +127,17 @@ func (c *Controller) deleteVolume(ctx context.Context, pv *corev1.PersistentVolu
 	}
 	state.released = true
 	c.deletions.put(pv.UID, state)
-	if !c.isCached(pv) {
-		c.deletions.forget(pv.UID) // its event came before us
-	}
 	c.metrics.deleted(pv, time.Since(state.started))
 	klog.FromContext(ctx).V(2).Info("Deleted volume and PersistentVolume")
 	return loop.Done()
+}
+
+// settlePV forgets a PersistentVolume whose last event came while it was worked on.
+func (c *Controller) settlePV(pv *corev1.PersistentVolume) {
+	if !c.isCached(pv) {
+		c.quiet.forget(pv.UID)
+		c.deletions.forget(pv.UID)
+	}
 }
 
 // isCached reports whether the cache still shows this very PersistentVolume.
