@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -11,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
@@ -238,7 +240,39 @@ func (q *eventQueue) send(ctx context.Context, result *record.EventCorrelateResu
 	// New, or the API server has dropped the one that we counted on.
 	event := result.Event.DeepCopy()
 	event.ResourceVersion = ""
-	return events.CreateWithEventNamespaceWithContext(ctx, event)
+	written, err := events.CreateWithEventNamespaceWithContext(ctx, event)
+	if apierrors.IsAlreadyExists(err) {
+		return q.countOn(ctx, event)
+	}
+	return written, err
+}
+
+// countOn counts on in an event that is there already: an earlier process has told the same, or this one has forgotten
+// that it did. What was counted so far is in the answer to the first of two patches, because there is no right to read.
+// If the event expires in between, the error is one after which it is sent again.
+func (q *eventQueue) countOn(ctx context.Context, event *corev1.Event) (*corev1.Event, error) {
+	patch := func(change eventChange) (*corev1.Event, error) {
+		body, err := json.Marshal(change)
+		if err != nil {
+			return nil, fmt.Errorf("encode the change of an event: %w", err)
+		}
+		written, err := q.client.CoreV1().Events(event.Namespace).PatchWithEventNamespaceWithContext(ctx, event, body)
+		if apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("event %s has expired: %s", event.Name, err.Error()) //nolint:errorlint // no answer of the API server any more
+		}
+		return written, err
+	}
+	there, err := patch(eventChange{LastTimestamp: &event.LastTimestamp})
+	if err != nil {
+		return nil, err
+	}
+	return patch(eventChange{Count: there.Count + 1})
+}
+
+// eventChange is a strategic merge patch of an event; zero values are left as they are.
+type eventChange struct {
+	LastTimestamp *metav1.Time `json:"lastTimestamp,omitempty"`
+	Count         int32        `json:"count,omitempty"`
 }
 
 // refused says that the API server has answered and will answer the same again.

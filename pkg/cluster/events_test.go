@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -42,10 +43,22 @@ func (w *written) react(action clienttesting.Action) (bool, runtime.Object, erro
 		w.lines = append(w.lines, "create "+event.Message)
 		return true, event, nil
 	case clienttesting.PatchActionImpl:
-		w.lines = append(w.lines, "patch")
+		w.lines = append(w.lines, patched(action.GetPatch()))
 		return true, &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: action.GetName(), Namespace: action.GetNamespace()}, Count: 2}, nil
 	}
 	return false, nil, nil
+}
+
+// patched says what a patch of countOn is for, "patch" for those of client-go.
+func patched(patch []byte) string {
+	var change map[string]any
+	switch err := json.Unmarshal(patch, &change); {
+	case err != nil || len(change) != 1:
+		return "patch"
+	case change["count"] != nil:
+		return fmt.Sprintf("patch count %v", change["count"])
+	}
+	return "patch time"
 }
 
 func (w *written) got() []string {
@@ -275,6 +288,37 @@ func TestAnExpiredEventIsMadeAgain(t *testing.T) {
 			b.Errorf("written %s, want %s", got, want)
 		}
 	})
+}
+
+// A process that was restarted counts on in the event of the one before it, also when that expires just then.
+func TestARestartedProcessCountsOn(t *testing.T) {
+	t.Parallel()
+	exists, expired := apierrors.NewAlreadyExists(corev1.Resource("events"), "e"), apierrors.NewNotFound(corev1.Resource("events"), "e")
+	for name, tc := range map[string]struct {
+		answers []error // to the first requests
+		want    string
+	}{
+		"it is there":        {[]error{exists}, "patch time,patch count 3"},
+		"it expires at once": {[]error{exists, expired}, "create m"},
+		"it expires later":   {[]error{exists, nil, expired}, "patch time,create m"},
+		"it is sent again":   {[]error{apierrors.NewTooManyRequests("wait", 1), exists}, "patch time,patch count 3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eventTest(t, func(n int) error {
+				if n <= len(tc.answers) {
+					return tc.answers[n-1]
+				}
+				return nil
+			}, func(b bubble) {
+				b.events.Recorder("us").Event(eventClaim("c"), corev1.EventTypeNormal, "r", "m")
+				b.flush()
+				if got := strings.Join(b.w.got(), ","); got != tc.want {
+					b.Errorf("written %s, want %s", got, tc.want)
+				}
+			})
+		})
+	}
 }
 
 // Recording never blocks: what is too much is dropped and said.

@@ -2,7 +2,7 @@ package cluster
 
 import (
 	"fmt"
-	"time"
+	"hash/fnv"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,12 +63,13 @@ func (r *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string
 		namespace = metav1.NamespaceDefault
 	}
 	event := &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Name: eventName(ref.Name, now.Time), Namespace: namespace, Annotations: annotations},
+		ObjectMeta:     metav1.ObjectMeta{Namespace: namespace, Annotations: annotations},
 		InvolvedObject: *ref,
 		Reason:         reason, Message: message, Type: eventType,
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		Source: corev1.EventSource{Component: r.component}, ReportingController: r.component,
 	}
+	event.Name = eventName(event)
 	if r.mirror {
 		logger.Info("Event occurred", "object", klog.KRef(ref.Namespace, ref.Name), "fieldPath", ref.FieldPath,
 			"kind", ref.Kind, "apiVersion", ref.APIVersion, "type", eventType, "reason", reason, "message", message)
@@ -76,7 +77,16 @@ func (r *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string
 	r.events.add(event)
 }
 
-// eventName makes an event's name as client-go does: unique by its time.
-func eventName(object string, at time.Time) string {
-	return util.GenerateEventName(object, at.UnixNano())
+// eventName names an event by what it tells of which object: who tells the same again, also after a restart, finds it.
+// client-go's names are unique by their time.
+func eventName(event *corev1.Event) string {
+	hash := fnv.New64a()
+	for _, part := range []string{
+		event.Source.Component, event.InvolvedObject.Kind, string(event.InvolvedObject.UID), event.InvolvedObject.FieldPath,
+		event.Type, event.Reason, event.Message,
+	} {
+		_, _ = hash.Write([]byte(part))
+		_, _ = hash.Write([]byte{0})
+	}
+	return util.GenerateEventName(event.InvolvedObject.Name, int64(hash.Sum64()>>1)) //nolint:gosec // one bit less, so that it fits
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-sidecars/external-provisioner/test/cluster"
@@ -20,15 +21,9 @@ import (
 // eventsOf returns how often the sidecar of this world has told what about an object, as "<reason> <n>", sorted.
 func eventsOf(t *testing.T, w *sidecar.World, namespace, name string) []string {
 	t.Helper()
-	list, err := w.Client.CoreV1().Events(namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
-	if err != nil {
-		t.Fatal(err)
-	}
 	counts := map[string]int{}
-	for _, event := range list.Items {
-		if strings.HasPrefix(event.Source.Component, w.Driver.Name()) {
-			counts[event.Reason] += int(event.Count)
-		}
+	for _, event := range writtenFor(t, w, namespace, name) {
+		counts[event.Reason] += int(event.Count)
 	}
 	var found []string
 	for reason, n := range counts {
@@ -36,6 +31,16 @@ func eventsOf(t *testing.T, w *sidecar.World, namespace, name string) []string {
 	}
 	slices.Sort(found)
 	return found
+}
+
+// writtenFor returns the sidecar's event objects for the object of that name.
+func writtenFor(t *testing.T, w *sidecar.World, namespace, name string) []corev1.Event {
+	t.Helper()
+	list, err := w.Client.CoreV1().Events(namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(list.Items, func(event corev1.Event) bool { return !strings.HasPrefix(event.Source.Component, w.Driver.Name()) })
 }
 
 // With --quiet-events a user hears of the first attempt, of each failure that is another one, and of the volume;
@@ -99,6 +104,9 @@ func TestQuietEventsAfterARestart(t *testing.T) {
 		want := []string{fmt.Sprintf("Provisioning %d", n), fmt.Sprintf("ProvisioningFailed %d", n)}
 		if diff := cmp.Diff(want, eventsOf(t, w, w.Namespace, "data")); diff != "" {
 			t.Errorf("events after %d processes (-want +got):\n%s", n, diff)
+		}
+		if objects := len(writtenFor(t, w, w.Namespace, "data")); objects != 2 {
+			t.Errorf("%d event objects after %d processes, want 2", objects, n)
 		}
 	}
 	remove()
