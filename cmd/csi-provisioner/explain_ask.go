@@ -156,17 +156,14 @@ func infoOf(node string, m topology.Member) (*csi.NodeGetInfoResponse, error) {
 
 // awaitCaches returns when all that counts has been read, or with what cannot be.
 func (r *rooms) awaitCaches(ctx context.Context) error {
-	for !r.informers.Synced() || !r.informers.GrantsTried() {
+	for !r.informers.Synced() {
 		if err := r.informers.Refused(); err != nil {
 			return fmt.Errorf("not everything that counts may be read: %w", err)
 		}
 		select {
 		case <-time.After(cachePoll):
 		case <-ctx.Done():
-			if err := r.informers.WaitForSync(ctx); err != nil {
-				return err // says what is missing
-			}
-			return fmt.Errorf("ReferenceGrants are not known: %w", context.Cause(ctx))
+			return r.informers.WaitForSync(ctx) // says what is missing
 		}
 	}
 	return nil

@@ -34,11 +34,9 @@ func (i *Informers) buildGrants(cfg InformersConfig, _ *trimmer) (err error) {
 	return err
 }
 
-// GrantsTried reports whether Grants has its answer: nobody wants them, they are in sync, or they could not be read.
-// Synced does not wait for that.
-func (i *Informers) GrantsTried() bool {
-	return i.grants == nil || i.grants.HasSynced() || i.grants.LastError() != nil
-}
+// grantsTried reports whether Grants has its answer: they are in sync, or they could not be read. The second is
+// enough to begin work: without them all but sources in other namespaces works.
+func (i *Informers) grantsTried() bool { return i.grants.HasSynced() || i.grants.LastError() != nil }
 
 // Grants returns the ReferenceGrants of a namespace. It is an error when they are not watched or not in sync: nobody
 // may take that for "no grant" or for "granted".

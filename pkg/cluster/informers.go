@@ -194,7 +194,7 @@ func (i *Informers) Require(name string, synced func() bool, lastError func() er
 	i.extra = append(i.extra, syncCondition{name: name, synced: synced, lastError: lastError})
 }
 
-// conditions lists what must be in sync. ReferenceGrants are not among them: without them all else works.
+// conditions lists what must be in sync, ReferenceGrants as far as they can be.
 func (i *Informers) conditions() []syncCondition {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -203,6 +203,9 @@ func (i *Informers) conditions() []syncCondition {
 		if c != nil {
 			conditions = append(conditions, syncCondition{name: c.name, synced: c.HasSynced, lastError: c.LastError})
 		}
+	}
+	if i.grants != nil {
+		conditions = append(conditions, syncCondition{name: i.grants.name, synced: i.grantsTried, lastError: i.grants.LastError})
 	}
 	return append(conditions, i.extra...)
 }
