@@ -258,7 +258,7 @@ func (q *eventQueue) countOn(ctx context.Context, event *corev1.Event) (*corev1.
 		}
 		written, err := q.client.CoreV1().Events(event.Namespace).PatchWithEventNamespaceWithContext(ctx, event, body)
 		if apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("event %s has expired: %s", event.Name, err.Error()) //nolint:errorlint // no answer of the API server any more
+			return nil, fmt.Errorf("event %s has expired: %s", event.Name, err.Error())
 		}
 		return written, err
 	}

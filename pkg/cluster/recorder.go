@@ -88,5 +88,5 @@ func eventName(event *corev1.Event) string {
 		_, _ = hash.Write([]byte(part))
 		_, _ = hash.Write([]byte{0})
 	}
-	return util.GenerateEventName(event.InvolvedObject.Name, int64(hash.Sum64()>>1)) //nolint:gosec // one bit less, so that it fits
+	return util.GenerateEventName(event.InvolvedObject.Name, int64(hash.Sum64()>>1)) // one bit less, so that it fits
 }
