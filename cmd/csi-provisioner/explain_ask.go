@@ -125,7 +125,7 @@ func (r *rooms) explainedNode(ctx context.Context, d *driver.Driver) (*provision
 		if err != nil {
 			return nil, fmt.Errorf("ask the driver about this node: %w", err)
 		}
-		return r.serveNode(ctx, info, notCalled{})
+		return r.serveNode(ctx, info, d)
 	}
 	index, err := segments.New(segments.Config{Driver: r.name, Client: r.api.clients.Core, Metadata: r.api.clients.Metadata})
 	if err != nil {
@@ -139,7 +139,7 @@ func (r *rooms) explainedNode(ctx context.Context, d *driver.Driver) (*provision
 	if err != nil {
 		return nil, err
 	}
-	return r.serveNode(ctx, info, notCalled{})
+	return r.serveNode(ctx, info, nil)
 }
 
 // infoOf returns what the driver must have told the kubelet of the node.
@@ -180,10 +180,6 @@ func (notCalled) CreateVolume(context.Context, *csi.CreateVolumeRequest) (*csi.C
 }
 
 func (notCalled) DeleteVolume(context.Context, *csi.DeleteVolumeRequest) error { return errNotCalled }
-
-func (notCalled) GetCapacity(context.Context, *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
-	return nil, errNotCalled
-}
 
 // readOnly lets nothing through to the API server but reads: a mistake in here must not change a cluster.
 type readOnly struct{ next http.RoundTripper }

@@ -43,6 +43,8 @@ type explainCase struct {
 	want string
 	// cause is part of why not.
 	cause string
+	// socketOnly: the answer needs the driver itself, not only what it is.
+	socketOnly bool
 }
 
 var explainCases = map[string]explainCase{
@@ -118,6 +120,14 @@ var explainCases = map[string]explainCase{
 			s.ask(fixture.Claim(asked).Class(s.Class(s.t, fixture.Class("c"))))
 		},
 	},
+	"node deployment, without room": {
+		want: "nothing", cause: "less than", driver: memdriver.Config{Topology: map[string]string{zoneKey: "a"}, CapacityBytes: 1 << 20}, node: "a",
+		args: []string{"--node-deployment", "--node-deployment-base-delay=1ms"}, socketOnly: true,
+		make: func(s *stage) {
+			s.zones("a")
+			s.ask(fixture.Claim(asked).Class(s.Class(s.t, fixture.Class("c"))))
+		},
+	},
 	"node deployment, another node's": {
 		want: "nothing", cause: "selected node", driver: memdriver.Config{Topology: map[string]string{zoneKey: "a"}}, node: "a",
 		args: []string{"--node-deployment"},
@@ -131,7 +141,7 @@ var explainCases = map[string]explainCase{
 const hushed = "hush-do-not-print"
 
 // What is explained is what then happens: the driver gets the very request, or the claim the very complaint. To explain
-// takes no right to write and none to read secrets, and no call of the driver but those that ask who it is.
+// takes no right to write and none to read secrets, and no call of the driver but those that ask who it is and for room.
 func TestWhatIsExplainedIsWhatTheDriverGets(t *testing.T) {
 	t.Parallel()
 	for name, tc := range explainCases {
@@ -145,12 +155,12 @@ func TestWhatIsExplainedIsWhatTheDriverGets(t *testing.T) {
 				t.Fatalf("answer %q because of %q, want %q because of %q", e.Answer, e.Cause, tc.want, tc.cause)
 			}
 			for _, call := range s.Driver.Calls()[before:] {
-				if !slices.Contains([]string{"Probe", "GetPluginInfo", "GetPluginCapabilities", "ControllerGetCapabilities", "NodeGetInfo"}, call.Method) {
+				if !slices.Contains([]string{"Probe", "GetPluginInfo", "GetPluginCapabilities", "ControllerGetCapabilities", "NodeGetInfo", "GetCapacity"}, call.Method) {
 					t.Errorf("the driver was called: %s", call)
 				}
 			}
 			without := s.explain(o, "--driver="+s.Driver.Name(), "--capabilities="+strings.Join(e.Driver.Capabilities, ","), asked)
-			if diff := cmp.Diff(e.text, without.text); diff != "" {
+			if diff := cmp.Diff(e.text, without.text); (diff != "") != tc.socketOnly {
 				t.Errorf("with and without a socket (-with +without):\n%s", diff)
 			}
 			if strings.Contains(e.text, hushed) {

@@ -89,8 +89,8 @@ const (
 	stagePlan   = "plan"
 )
 
-// ExplainClaim tells what the controller would do about the claim now, by the code that does it. It reads and writes
-// nothing, and neither calls the driver nor reads a secret; of Config it needs no more than that code does. An error
+// ExplainClaim tells what the controller would do about the claim now, by the code that does it. It writes nothing, reads
+// no secret, and calls the driver for the room on a node at most; of Config it needs no more than that code does. An error
 // means that there is no answer: ErrNoObject is in its chain when there is no such claim, else something could not be
 // read.
 func (c *Controller) ExplainClaim(ctx context.Context, namespace, name string) (*ClaimExplanation, error) {
@@ -118,7 +118,7 @@ func (c *Controller) explainTurn(ctx context.Context, e *ClaimExplanation, class
 	e.reached(stageMarker, 1, "")
 	e.stage(stageTurn, names(turnChecks, func(t turnCheck) string { return t.name }))
 	if c.cfg.Node != nil {
-		e.stage(stageNode, []string{"no other node has begun a create for the claim", "the claim is for this node"})
+		e.stage(stageNode, []string{"no other node has begun a create for the claim", "the claim is for this node", "the node has room, where nodes compete for the claim"})
 	}
 	e.stage(stagePlan, names(steps, func(s step) string { return s.name }))
 
@@ -147,10 +147,18 @@ func (c *Controller) explainNode(ctx context.Context, e *ClaimExplanation, class
 	}
 	switch s.verdict {
 	case nodelocal.Owned:
-		e.reached(stageNode, 2, "")
+		e.reached(stageNode, 3, "")
 		return c.explainPlan(e, c.gather(ctx, e.Claim, class, nil), AnswerCreate)
 	case nodelocal.Compete:
-		e.reached(stageNode, 2, "")
+		if room := c.cfg.Node.Room; room != nil {
+			if enough, ours := c.hasRoom(ctx, e.Claim, class); ours && !enough {
+				e.reached(stageNode, 2, "its driver answers GetCapacity with less than the claim asks for")
+				e.Answer = AnswerNothing
+				e.notef("The node asks again by itself.")
+				return nil
+			}
+		}
+		e.reached(stageNode, 3, "")
 		e.notef("No node is selected: after a random wait the node asks its driver for the room (GetCapacity), and writes its name on the claim if there is enough and no other node was first.")
 		return c.explainPlan(e, c.gatherFor(ctx, e.Claim, class, placement{node: here}), AnswerCompete)
 	case nodelocal.NotOurs:

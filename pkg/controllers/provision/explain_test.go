@@ -97,6 +97,8 @@ func TestWhatIsExplainedHappens(t *testing.T) {
 		"another node's":                {claim: claim().SelectedNode("there"), edit: onNode, want: AnswerNothing, wantFailed: "the claim is for this node", wantCause: `"there"`},
 		"this node's":                   {claim: claim().SelectedNode("here"), edit: onNode, want: AnswerCreate},
 		"any node's":                    {claim: claim(), edit: onNode, want: AnswerCompete},
+		"any node's, without room":      {claim: claim(), edit: func(c *Config) { onNode(c); c.Node.Room = full{} }, want: AnswerNothing, wantFailed: "the node has room, where nodes compete for the claim", wantCause: "less than"},
+		"this node's, which is full":    {claim: claim().SelectedNode("here"), edit: func(c *Config) { onNode(c); c.Node.Room = full{} }, want: AnswerCreate},
 		"marked by another node":        {claim: markedBy("there").SelectedNode("here"), edit: onNode, want: AnswerNothing, wantFailed: "no other node has begun a create for the claim", wantCause: `"there"`},
 		"no node competes for it":       {claim: claim(), edit: func(c *Config) { onNode(c); c.Node.ImmediateBinding = false }, want: AnswerNothing, wantFailed: "the claim is for this node", wantCause: "compete"},
 	} {

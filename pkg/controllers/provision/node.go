@@ -31,7 +31,7 @@ type NodeDeployment struct {
 	Local *nodelocal.Local
 	// Race spreads the instances that compete for one claim. Required.
 	Race *nodelocal.Race
-	// Room is asked before this node takes a claim. Required.
+	// Room is asked before this node takes a claim. Required, but to explain: nil is not asked then.
 	Room RoomDriver
 	// ImmediateBinding lets this node take claims of classes that wait for no scheduler
 	// (--node-deployment-immediate-binding).

@@ -23,6 +23,13 @@ func (roomy) GetCapacity(context.Context, *csi.GetCapacityRequest) (*csi.GetCapa
 	return &csi.GetCapacityResponse{AvailableCapacity: 1 << 60}, nil
 }
 
+// full is a driver that has no room for anything.
+type full struct{}
+
+func (full) GetCapacity(context.Context, *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
+	return &csi.GetCapacityResponse{}, nil
+}
+
 // onNode makes the controller that of the node "here", which takes claims at once.
 func onNode(cfg *Config) {
 	race, err := nodelocal.NewRace(nodelocal.RaceConfig{Random: func() float64 { return 0 }})
