@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/csi-sidecars/external-provisioner/test/cluster"
 )
 
 // operation is a kind of request in the words of an RBAC rule.
@@ -34,20 +36,11 @@ func since(before, after map[operation]amount) map[operation]amount {
 	return added
 }
 
-// operationOf reads a request's path: /api/v1 or /apis/<group>/<version>, then perhaps namespaces/<name>, then the
-// resource, its name and a subresource.
+// operationOf says what a request does to what.
 func operationOf(r *http.Request) operation {
-	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	switch {
-	case len(parts) > 2 && parts[0] == "api":
-		parts = parts[2:]
-	case len(parts) > 3 && parts[0] == "apis":
-		parts = parts[3:]
-	default:
+	_, parts := cluster.SplitPath(r.URL.Path)
+	if len(parts) == 0 {
 		return operation{Verb: "get", Resource: r.URL.Path}
-	}
-	if len(parts) > 2 && parts[0] == "namespaces" {
-		parts = parts[2:]
 	}
 	named := len(parts) > 1
 	resource := parts[0]

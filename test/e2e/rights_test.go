@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -15,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/csi-sidecars/external-provisioner/test/cluster"
 	"github.com/csi-sidecars/external-provisioner/test/deploy"
 	"github.com/csi-sidecars/external-provisioner/test/sidecar"
 )
@@ -141,20 +141,11 @@ func requestsOf(t *testing.T, log string) []request {
 }
 
 func needsOf(method string, address *url.URL) []deploy.Right {
-	parts := strings.Split(strings.Trim(address.Path, "/"), "/")
-	var right deploy.Right
-	switch {
-	case len(parts) > 2 && parts[0] == "api":
-		parts = parts[2:]
-	case len(parts) > 3 && parts[0] == "apis":
-		right.Group, parts = parts[1], parts[3:]
-	default:
+	group, parts := cluster.SplitPath(address.Path)
+	if len(parts) == 0 {
 		return nil // discovery
 	}
-	if len(parts) > 2 && parts[0] == "namespaces" {
-		parts = parts[2:]
-	}
-	right.Resource = parts[0]
+	right := deploy.Right{Group: group, Resource: parts[0]}
 	query := address.Query()
 	verbs := map[string]string{"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "GET": "list"}
 	right.Verb = verbs[method]
