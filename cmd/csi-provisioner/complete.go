@@ -37,7 +37,7 @@ func (o *Options) Complete(env environment, version string) (Config, error) {
 		Volumes:  o.volumeConfig(),
 		Work: WorkConfig{
 			RetryStart: o.retryStart, RetryMax: o.retryMax,
-			CreateWorkers: int(cmp.Or(o.createWorkers, o.workers)), DeleteWorkers: int(cmp.Or(o.deleteWorkers, o.workers)), CloneWorkers: int(o.cloneWorkers),
+			CreateWorkers: int(o.creating()), DeleteWorkers: int(o.deleting()), CloneWorkers: int(o.cloneWorkers),
 			MaxCreatesPerSource: int(o.maxPerSource),
 			SnapshotSweep:       max(o.snapshotSweep, 0), MarkerDelay: o.markerDelay, DrainTimeout: o.drainTimeout,
 			QuietEvents: o.quietEvents,
@@ -69,6 +69,11 @@ func (o *Options) Complete(env environment, version string) (Config, error) {
 	}
 	return cfg, nil
 }
+
+// creating and deleting are how many claims, and how many PersistentVolumes, are worked on at once.
+func (o *Options) creating() uint { return cmp.Or(o.createWorkers, o.workers) }
+
+func (o *Options) deleting() uint { return cmp.Or(o.deleteWorkers, o.workers) }
 
 func (o *Options) timeouts() driver.Timeouts {
 	return driver.Timeouts{Create: o.createTimeout, Restore: o.restoreTimeout, Clone: o.cloneTimeout, Delete: o.deleteTimeout}
@@ -143,7 +148,7 @@ func (o *Options) Warnings(env environment) []string {
 	warnf(gates.ReleaseLeaderElectionOnExit, "feature gate ReleaseLeaderElectionOnExit changes nothing: the lease is always released on a clean stop")
 	warnf(o.nameUUIDLength > hexDigits, "--volume-name-uuid-length=%d means 32: a UID has no more digits", o.nameUUIDLength)
 	all = append(all, o.keyWarnings()...)
-	noCreates, noDeletes := cmp.Or(o.createWorkers, o.workers) == 0, cmp.Or(o.deleteWorkers, o.workers) == 0
+	noCreates, noDeletes := o.creating() == 0, o.deleting() == 0
 	warnf(noCreates && noDeletes, "--worker-threads=0: no claim is provisioned and no PersistentVolume deleted")
 	warnf(noCreates && !noDeletes, "--worker-threads=0 without --create-threads: no claim is provisioned")
 	warnf(noDeletes && !noCreates, "--worker-threads=0 without --delete-threads: no PersistentVolume is deleted")
