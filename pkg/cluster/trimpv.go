@@ -19,9 +19,10 @@ func (t *trimmer) pv(obj any) (any, error) {
 	}
 	if t.ownPV(pv) {
 		t.trimMeta(&pv.ObjectMeta)
-		delete(pv.Annotations, wellknown.AnnLastApplied)
 		if pv.Spec.CSI != nil {
 			t.shrinkPV(pv)
+		} else {
+			delete(pv.Annotations, wellknown.AnnLastApplied) // of a map that is not shared
 		}
 		return pv, nil
 	}
