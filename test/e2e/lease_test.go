@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/util/retry"
 
 	"github.com/csi-sidecars/external-provisioner/test/cluster"
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
@@ -111,7 +110,7 @@ func TestALostLeaseEndsTheProcess(t *testing.T) {
 	if _, err := w.Driver.WaitStarted(t.Context(), "CreateVolume", 1); err != nil {
 		t.Fatal(err)
 	}
-	steal(t, w, "thief")
+	steal(t, w, leaseName(w))
 	leader.Says(t, "No new work, calls in flight may end", 10*time.Second)
 	release()
 	if code := leader.Exits(t, 10*time.Second); code != 1 {
@@ -130,18 +129,13 @@ func TestALostLeaseEndsTheProcess(t *testing.T) {
 	waitForHolder(t, w, "thief")
 }
 
-func steal(t *testing.T, w *sidecar.World, holder string) {
+// steal gives the lease to "thief" for an hour.
+func steal(t *testing.T, w *sidecar.World, name string) {
 	t.Helper()
 	leases := w.Client.CoordinationV1().Leases(w.Namespace)
-	if err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		lease, err := leases.Get(t.Context(), leaseName(w), metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	if err := cluster.Modify(t.Context(), name, leases.Get, leases.Update, func(lease *coordinationv1.Lease) {
 		now := metav1.NowMicro()
-		lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: new(int32(3600)), RenewTime: &now, AcquireTime: &now}
-		_, err = leases.Update(t.Context(), lease, metav1.UpdateOptions{})
-		return err
+		lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: new("thief"), LeaseDurationSeconds: new(int32(3600)), RenewTime: &now, AcquireTime: &now}
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-sidecars/external-provisioner/test/cluster"
@@ -22,18 +21,16 @@ func startOnNode(t *testing.T, w *sidecar.World, node string) *sidecar.Sidecar {
 	return sidecar.Start(t, o)
 }
 
-// waitForCleaner waits until the lease of the clean-up says that the node's instance does it, and returns the lease.
-func waitForCleaner(t *testing.T, w *sidecar.World, node string) (lease *coordinationv1.Lease) {
+// waitForCleaner waits until the lease of the clean-up says that the node's instance does it.
+func waitForCleaner(t *testing.T, w *sidecar.World, node string) {
 	t.Helper()
 	sidecar.Eventually(t, "the instance of "+node+" cleans up", func(ctx context.Context) (bool, error) {
-		var err error
-		lease, err = w.Client.CoordinationV1().Leases(w.Namespace).Get(ctx, leaseName(w)+"-cleanup", metav1.GetOptions{})
+		lease, err := w.Client.CoordinationV1().Leases(w.Namespace).Get(ctx, leaseName(w)+"-cleanup", metav1.GetOptions{})
 		if err != nil {
 			return false, sidecar.IgnoreNotFound(err)
 		}
 		return lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity == "pod-"+node, nil
 	})
-	return lease
 }
 
 // One instance cleans up. When it stops another one goes on at once; when it loses the lease it only ceases to clean
@@ -51,16 +48,10 @@ func TestOneInstanceCleansUpAfterNodes(t *testing.T) {
 	if code := first.Exits(t, 30*time.Second); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
-	lease := waitForCleaner(t, w, "b")
+	waitForCleaner(t, w, "b")
 
 	// A thief of the lease is noticed at the next renewal.
-	thief := "thief"
-	lease.Spec.HolderIdentity = &thief
-	now := metav1.NewMicroTime(time.Now())
-	lease.Spec.RenewTime = &now
-	if _, err := w.Client.CoordinationV1().Leases(w.Namespace).Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	steal(t, w, leaseName(w)+"-cleanup")
 	second.Says(t, "contending again", time.Minute)
 	w.Claim(t, fixture.Claim("served").Class(class))
 	w.Bound(t, "served")

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	snapv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapclientset "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -17,6 +18,7 @@ import (
 	gatewayclient "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned/typed/apis/v1beta1"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+	"github.com/csi-sidecars/external-provisioner/test/cluster"
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
 	"github.com/csi-sidecars/external-provisioner/test/sidecar"
 )
@@ -85,11 +87,15 @@ func (s *stage) snapshotOf(name, claim string, finalizers ...string) {
 		return client.VolumeSnapshotContents().Delete(ctx, contentName, metav1.DeleteOptions{})
 	})
 	content.Status = fixture.Content(contentName).Handle(handle).Obj().Status
-	snapshot.Status = fixture.Snapshot(name).Ready(contentName, "1Gi").Obj().Status
-	_, errContent := client.VolumeSnapshotContents().UpdateStatus(s.t.Context(), content, metav1.UpdateOptions{})
-	_, errSnapshot := client.VolumeSnapshots(s.Namespace).UpdateStatus(s.t.Context(), snapshot, metav1.UpdateOptions{})
-	if errContent != nil || errSnapshot != nil {
-		s.t.Fatal(errContent, errSnapshot)
+	if _, err := client.VolumeSnapshotContents().UpdateStatus(s.t.Context(), content, metav1.UpdateOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
+	// The sidecar may take its finalizer off the snapshot in between.
+	snapshots := client.VolumeSnapshots(s.Namespace)
+	if err := cluster.Modify(s.t.Context(), name, snapshots.Get, snapshots.UpdateStatus, func(live *snapv1.VolumeSnapshot) {
+		live.Status = fixture.Snapshot(name).Ready(contentName, "1Gi").Obj().Status
+	}); err != nil {
+		s.t.Fatal(err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -84,8 +85,9 @@ func TestTheWayOutOfAMarkerWorks(t *testing.T) {
 	if _, marked := got.Annotations[wellknown.AnnProvisioningInProgress]; marked || got.Annotations[annotation] != "a" {
 		t.Errorf("annotations %q", got.Annotations)
 	}
-	got.Finalizers = nil // so that the namespace can go
-	if _, err := claims.Update(t.Context(), got, metav1.UpdateOptions{}); err != nil {
+	if err := cluster.Modify(t.Context(), claim.Name, claims.Get, claims.Update, func(live *corev1.PersistentVolumeClaim) {
+		live.Finalizers = nil // so that the namespace can go
+	}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -210,12 +210,12 @@ func TestStolenLeaseEndsTheTerm(t *testing.T) {
 	ns := newNamespace(t, c.Core)
 	a := startReplica(t, c.Lease, ns, "a", nil)
 	eventually(t, "a leads", a.leads.Load)
-	eventually(t, "the thief holds the lease", func() bool {
-		lease := readLease(t, c.Core, ns)
+	leases := c.Core.CoordinationV1().Leases(ns)
+	if err := controlplane.Modify(t.Context(), readLease(t, c.Core, ns).Name, leases.Get, leases.Update, func(lease *coordinationv1.Lease) {
 		lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = new("thief"), new(int32(3600))
-		_, err := c.Core.CoordinationV1().Leases(ns).Update(t.Context(), lease, metav1.UpdateOptions{})
-		return err == nil
-	})
+	}); err != nil {
+		t.Fatal(err)
+	}
 	select {
 	case err := <-a.done:
 		if !errors.Is(err, process.ErrLeaseLost) {

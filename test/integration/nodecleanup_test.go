@@ -7,11 +7,13 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/nodecleanup"
 	"github.com/csi-sidecars/external-provisioner/pkg/topology"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+	controlplane "github.com/csi-sidecars/external-provisioner/test/cluster"
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
 	"github.com/csi-sidecars/external-provisioner/test/memdriver"
 )
@@ -106,12 +108,10 @@ func TestAClaimStaysWithANodeWhoseDriverComesBack(t *testing.T) {
 		eventually(t, "node looked at", func() bool { return s.traffic.count(reads) >= before+3 })
 	}
 	seen()
-	csiNode, err := s.clients.Core.StorageV1().CSINodes().Get(t.Context(), node, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	csiNode.Spec = fixture.CSINode(node, s.ns, s.placed(node)).Spec
-	if _, err := s.clients.Core.StorageV1().CSINodes().Update(t.Context(), csiNode, metav1.UpdateOptions{}); err != nil {
+	csiNodes := s.clients.Core.StorageV1().CSINodes()
+	if err := controlplane.Modify(t.Context(), node, csiNodes.Get, csiNodes.Update, func(csiNode *storagev1.CSINode) {
+		csiNode.Spec = fixture.CSINode(node, s.ns, s.placed(node)).Spec
+	}); err != nil {
 		t.Fatal(err)
 	}
 	seen()

@@ -18,6 +18,7 @@ import (
 	gatewayv1beta1 "sigs.k8s.io/gateway-api/apis/v1beta1"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+	controlplane "github.com/csi-sidecars/external-provisioner/test/cluster"
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
 	"github.com/csi-sidecars/external-provisioner/test/memdriver"
 )
@@ -61,16 +62,15 @@ func (g *ground) snapshot(name, claim, size string) {
 	if err != nil {
 		g.Fatal(err)
 	}
-	live, err := snapshots.VolumeSnapshotContents().Get(g.Context(), content, metav1.GetOptions{})
-	if err != nil {
+	contents, namespaced := snapshots.VolumeSnapshotContents(), snapshots.VolumeSnapshots(g.ns)
+	if err := controlplane.Modify(g.Context(), content, contents.Get, contents.UpdateStatus, func(live *snapv1.VolumeSnapshotContent) {
+		live.Status = fixture.Content(content).Handle(made.GetSnapshot().GetSnapshotId()).Obj().Status
+	}); err != nil {
 		g.Fatal(err)
 	}
-	live.Status = fixture.Content(content).Handle(made.GetSnapshot().GetSnapshotId()).Obj().Status
-	if _, err := snapshots.VolumeSnapshotContents().UpdateStatus(g.Context(), live, metav1.UpdateOptions{}); err != nil {
-		g.Fatal(err)
-	}
-	snapshot.Status = fixture.Snapshot(name).Ready(content, size).Obj().Status
-	if _, err := snapshots.VolumeSnapshots(g.ns).UpdateStatus(g.Context(), snapshot, metav1.UpdateOptions{}); err != nil {
+	if err := controlplane.Modify(g.Context(), name, namespaced.Get, namespaced.UpdateStatus, func(live *snapv1.VolumeSnapshot) {
+		live.Status = fixture.Snapshot(name).Ready(content, size).Obj().Status
+	}); err != nil {
 		g.Fatal(err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/provision"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+	controlplane "github.com/csi-sidecars/external-provisioner/test/cluster"
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
 	"github.com/csi-sidecars/external-provisioner/test/memdriver"
 )
@@ -122,12 +123,12 @@ func TestFinalizersFollowThePolicy(t *testing.T) {
 	lacks := func(name string) func() bool { return func() bool { return !has(name)() } }
 	policy := func(name string, policy corev1.PersistentVolumeReclaimPolicy) {
 		t.Helper()
-		eventually(t, "policy changed", func() bool {
-			pv := g.pv(name)
+		pvs := g.clients.Core.CoreV1().PersistentVolumes()
+		if err := controlplane.Modify(t.Context(), name, pvs.Get, pvs.Update, func(pv *corev1.PersistentVolume) {
 			pv.Spec.PersistentVolumeReclaimPolicy = policy
-			_, err := g.clients.Core.CoreV1().PersistentVolumes().Update(t.Context(), pv, metav1.UpdateOptions{})
-			return err == nil
-		})
+		}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	static := g.ns + "-static"
 	claim := g.create(g.claim("static").Class("none").Annotation("x", "y"))
@@ -167,12 +168,12 @@ func TestEveryTerminatingPVComesToAnEnd(t *testing.T) {
 	} {
 		created := g.createPV(pv.Obj())
 		if name == "failed" {
-			eventually(t, "phase written", func() bool {
-				live := g.pv(created.Name)
+			pvs := g.clients.Core.CoreV1().PersistentVolumes()
+			if err := controlplane.Modify(t.Context(), created.Name, pvs.Get, pvs.UpdateStatus, func(live *corev1.PersistentVolume) {
 				live.Status.Phase = corev1.VolumeFailed
-				_, err := g.clients.Core.CoreV1().PersistentVolumes().UpdateStatus(t.Context(), live, metav1.UpdateOptions{})
-				return err == nil
-			})
+			}); err != nil {
+				t.Fatal(err)
+			}
 		}
 		g.deletePV(created.Name)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/provision"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+	controlplane "github.com/csi-sidecars/external-provisioner/test/cluster"
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
 	"github.com/csi-sidecars/external-provisioner/test/memdriver"
 )
@@ -46,13 +47,14 @@ func (s *site) pool() map[string]string { return map[string]string{"pool": s.ns}
 func (s *site) poolNode(name string, segment map[string]string) {
 	s.Helper()
 	s.node(name, segment, s.ns)
-	node, err := s.clients.Core.CoreV1().Nodes().Get(s.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		s.Fatal(err)
-	}
 	// Last of all: from now on pods may come.
-	maps.Copy(node.Labels, s.pool())
-	if _, err := s.clients.Core.CoreV1().Nodes().Update(s.Context(), node, metav1.UpdateOptions{}); err != nil {
+	s.relabel(name, func(labels map[string]string) { maps.Copy(labels, s.pool()) })
+}
+
+func (s *site) relabel(node string, change func(labels map[string]string)) {
+	s.Helper()
+	nodes := s.clients.Core.CoreV1().Nodes()
+	if err := controlplane.Modify(s.Context(), node, nodes.Get, nodes.Update, func(live *corev1.Node) { change(live.Labels) }); err != nil {
 		s.Fatal(err)
 	}
 }
@@ -214,10 +216,9 @@ func (s *site) room(zone, size string) {
 	}
 	_, err := capacities.Create(s.Context(), object, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		if object, err = capacities.Get(s.Context(), zone, metav1.GetOptions{}); err == nil {
-			object.Capacity = new(resource.MustParse(size))
-			_, err = capacities.Update(s.Context(), object, metav1.UpdateOptions{})
-		}
+		err = controlplane.Modify(s.Context(), zone, capacities.Get, capacities.Update, func(live *storagev1.CSIStorageCapacity) {
+			live.Capacity = object.Capacity
+		})
 	}
 	if err != nil {
 		s.Fatal(err)
@@ -230,14 +231,7 @@ func TestAPodMovesWhenItsNodeIsDeleted(t *testing.T) {
 	s := newSite(t, late)
 	bad, good := s.name("bad"), s.name("good")
 	s.poolNode(bad, s.segment("zone", "a"))
-	node, err := s.clients.Core.CoreV1().Nodes().Get(t.Context(), bad, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	delete(node.Labels, s.ns+"/zone")
-	if _, err := s.clients.Core.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	s.relabel(bad, func(labels map[string]string) { delete(labels, s.ns+"/zone") })
 	mem := s.central()
 	claim := s.create(s.claim("c"))
 	s.pod("c", s.pool())

@@ -14,6 +14,7 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/snapshotprotect"
 	"github.com/csi-sidecars/external-provisioner/pkg/source"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+	controlplane "github.com/csi-sidecars/external-provisioner/test/cluster"
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
 )
 
@@ -46,8 +47,11 @@ func (w *restored) snapshot(name, driver string) *snapv1.VolumeSnapshot {
 			w.Fatal(err)
 		}
 	}
-	made.Status = fixture.Snapshot(name).Ready(content, "1Gi").Obj().Status
-	if made, err = snapshots.UpdateStatus(w.Context(), made, metav1.UpdateOptions{}); err != nil {
+	// A sweep may take the finalizer off in between.
+	if err := controlplane.Modify(w.Context(), name, snapshots.Get, snapshots.UpdateStatus, func(live *snapv1.VolumeSnapshot) {
+		live.Status = fixture.Snapshot(name).Ready(content, "1Gi").Obj().Status
+		made = live
+	}); err != nil {
 		w.Fatal(err)
 	}
 	return made

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -61,9 +62,13 @@ func Start(tb testing.TB, o Options) *Sidecar {
 	if log == "" {
 		log = filepath.Join(tb.TempDir(), name+".log")
 	}
+	root, err := cluster.RepoRoot()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	env := []string{"KUBECONFIG=", "GORACE=" + os.Getenv("GORACE") + " suppressions=" + filepath.Join(root, "test/sidecar/race.supp")}
 	process, err := cluster.StartProcess(cluster.Command{
-		Name: name, Path: Binary(tb), Args: append(args, o.Args...), Env: append([]string{"KUBECONFIG="}, o.Env...),
-		LogFile: log,
+		Name: name, Path: Binary(tb), Args: append(args, o.Args...), Env: append(env, o.Env...), LogFile: log,
 	})
 	if err != nil {
 		tb.Fatal(err)
@@ -71,8 +76,8 @@ func Start(tb testing.TB, o Options) *Sidecar {
 	s.Process = process
 	tb.Cleanup(func() {
 		s.Stop(0)
-		if strings.Contains(s.Log(), "WARNING: DATA RACE") {
-			tb.Error("the sidecar has a data race")
+		if _, race, found := strings.Cut(s.Log(), "WARNING: DATA RACE"); found {
+			tb.Errorf("the sidecar has a data race:%s", head(race, raceShown))
 		}
 		if tb.Failed() && o.LogFile == "" {
 			tb.Logf("log of %s:\n%s", name, tail(s.Log(), logShown))
@@ -81,8 +86,18 @@ func Start(tb testing.TB, o Options) *Sidecar {
 	return s
 }
 
-// logShown is how much of a log is shown for a test that failed.
-const logShown = 20_000
+// How many bytes are shown for a test that failed: of the end of a log, and of the first report of the race detector.
+const (
+	logShown  = 20_000
+	raceShown = 8_000
+)
+
+func head(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return text[:most] + "…"
+}
 
 func tail(text string, most int) string {
 	if len(text) <= most {
