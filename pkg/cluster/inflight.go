@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"net/http"
+	"sync"
 )
 
 // maxWrites is how many writes of the core client may be under way at once. The API server takes 100 requests at a
@@ -10,14 +11,27 @@ import (
 // the request, and a hundred workers do that at the same moment. The rest is left to watches, events and markers.
 const maxWrites = 64
 
-// boundWrites lets at most maxWrites writes through at a time; reads and watches pass.
+// boundWrites lets at most maxWrites writes through at a time, and fewer when the API server refuses some with
+// TooManyRequests, as API Priority and Fairness does (KEP-1040): half as many after each refusal, and one more for each
+// round of writes that it takes. What is refused is sent again by client-go, when the server has said. Reads and watches
+// pass. It may be used concurrently.
 type boundWrites struct {
 	next  http.RoundTripper
-	slots chan struct{}
+	slots chan struct{} // holds a token for each write that may begin
+
+	mu      sync.Mutex
+	limit   int // how many tokens there should be, 1 to maxWrites
+	surplus int // how many there are beyond that, all of them with writes under way
+	halved  int // how often the limit was halved
+	taken   int // writes that the server took since the limit changed
 }
 
 func newBoundWrites(next http.RoundTripper) http.RoundTripper {
-	return &boundWrites{next: next, slots: make(chan struct{}, maxWrites)}
+	b := &boundWrites{next: next, slots: make(chan struct{}, maxWrites), limit: maxWrites}
+	for range maxWrites {
+		b.slots <- struct{}{}
+	}
+	return b
 }
 
 // RoundTrip waits for its turn, or for the end of the request's context.
@@ -26,12 +40,46 @@ func (b *boundWrites) RoundTrip(r *http.Request) (*http.Response, error) {
 		return b.next.RoundTrip(r)
 	}
 	select {
-	case b.slots <- struct{}{}:
+	case <-b.slots:
 	case <-r.Context().Done():
 		return nil, context.Cause(r.Context())
 	}
-	defer func() { <-b.slots }()
-	return b.next.RoundTrip(r)
+	b.mu.Lock()
+	halved := b.halved
+	b.mu.Unlock()
+	response, err := b.next.RoundTrip(r)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil {
+		b.learn(halved, response.StatusCode == http.StatusTooManyRequests)
+	}
+	b.give()
+	return response, err
+}
+
+// learn draws its conclusion from the answer to a write that began when the limit had been halved that often. One that
+// began earlier tells of a crowd that is being thinned already.
+func (b *boundWrites) learn(halved int, refused bool) {
+	switch {
+	case refused && halved == b.halved:
+		less := b.limit / 2
+		b.limit, b.surplus, b.taken = b.limit-less, b.surplus+less, 0
+		b.halved++
+	case !refused && b.limit < maxWrites:
+		if b.taken++; b.taken >= b.limit {
+			b.limit, b.taken = b.limit+1, 0
+			b.give()
+		}
+	}
+}
+
+// give makes a token available, or drops one that is too many.
+func (b *boundWrites) give() {
+	if b.surplus > 0 {
+		b.surplus--
+		return
+	}
+	b.slots <- struct{}{} // There is room: there are never more than maxWrites.
 }
 
 // WrappedRoundTripper shows client-go what is inside.

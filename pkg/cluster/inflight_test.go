@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,6 +15,12 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
+// raise makes most at least n.
+func raise(most *atomic.Int64, n int64) {
+	for seen := most.Load(); n > seen && !most.CompareAndSwap(seen, n); seen = most.Load() {
+	}
+}
+
 // No more writes than maxWrites are under way, all of them end, and reads wait for none.
 func TestWritesAreBoundedAndReadsAreNot(t *testing.T) {
 	t.Parallel()
@@ -23,9 +30,7 @@ func TestWritesAreBoundedAndReadsAreNot(t *testing.T) {
 			if r.Method == http.MethodGet {
 				return &http.Response{Request: r}, nil
 			}
-			if n := now.Add(1); n > most.Load() {
-				most.Store(n)
-			}
+			raise(&most, now.Add(1))
 			time.Sleep(time.Second)
 			now.Add(-1)
 			done.Add(1)
@@ -66,6 +71,61 @@ func TestWritesAreBoundedAndReadsAreNot(t *testing.T) {
 		synctest.Wait()
 		if done.Load() != writes || most.Load() != maxWrites {
 			t.Errorf("%d writes ended, %d at most at a time, want %d and %d", done.Load(), most.Load(), writes, maxWrites)
+		}
+	})
+}
+
+// An API server with room for a few writes refuses the rest. Few are refused for nothing, all are taken in the end, and
+// when there is room again all of it is used.
+func TestWritesGiveWayToABusyServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const writes, few = 500, 4
+		var now, most, room, refused atomic.Int64
+		bound := newBoundWrites(roundTripper(func(r *http.Request) (*http.Response, error) {
+			defer now.Add(-1)
+			if now.Add(1) > room.Load() {
+				refused.Add(1)
+				return &http.Response{StatusCode: http.StatusTooManyRequests, Request: r}, nil
+			}
+			raise(&most, now.Load())
+			time.Sleep(100 * time.Millisecond)
+			return &http.Response{StatusCode: http.StatusOK, Request: r}, nil
+		}))
+		send := func() {
+			var all sync.WaitGroup
+			for range writes {
+				all.Go(func() {
+					for status := 0; status != http.StatusOK; time.Sleep(time.Second) {
+						r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://api.test/", nil)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						response, err := bound.RoundTrip(r) //nolint:bodyclose // there is none
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						status = response.StatusCode
+					}
+				})
+			}
+			all.Wait()
+		}
+		room.Store(few)
+		send()
+		if got := refused.Load(); got == 0 || got > writes {
+			t.Errorf("%d writes were refused, want some, and less than one for each of the %d", got, writes)
+		}
+		room.Store(maxWrites)
+		most.Store(0)
+		refused.Store(0)
+		for range 10 {
+			send()
+		}
+		if most.Load() != maxWrites || refused.Load() != 0 {
+			t.Errorf("%d writes at a time and %d refused, want %d and none", most.Load(), refused.Load(), maxWrites)
 		}
 	})
 }
