@@ -42,7 +42,7 @@ type Clients struct {
 	Markers kubernetes.Interface
 	// Capacity is for CSIStorageCapacity objects.
 	Capacity kubernetes.Interface
-	// Metadata reads the owners of our pod; it has the limits of Capacity.
+	// Metadata reads Nodes and the owners of our pod, of each only the metadata; it has limits like those of Core.
 	Metadata metadata.Interface
 	// Snapshot is for VolumeSnapshots and their contents.
 	Snapshot snapclientset.Interface
@@ -92,7 +92,7 @@ func NewClients(cfg *rest.Config, clients ClientConfig) (*Clients, error) {
 		return limited(cfg, clients.Version, limits, runtime.ContentTypeJSON)
 	}
 	var err error
-	if c.Metadata, err = metadata.NewForConfig(json(clients.Capacity)); err != nil {
+	if c.Metadata, err = metadata.NewForConfig(json(clients.Provisioning)); err != nil {
 		return nil, fmt.Errorf("metadata client: %w", err)
 	}
 	if c.Snapshot, err = snapclientset.NewForConfig(json(clients.Provisioning)); err != nil {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"golang.org/x/sync/singleflight"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 
@@ -37,6 +38,8 @@ type Index struct {
 	// telling is held while handlers are called; it guards handlers and is taken before mu.
 	telling  sync.Mutex
 	handlers []func(added, removed []topology.Segment)
+
+	asking singleflight.Group // looks at the API server, by node
 
 	// mu guards what follows. It is never held during a call to the outside.
 	mu    sync.Mutex

@@ -66,7 +66,7 @@ func TestSelectedNodeNotInTheCaches(t *testing.T) {
 func TestSelectedNodeWhenTheServerIsAway(t *testing.T) {
 	t.Parallel()
 	w := start(t, []*metav1.PartialObjectMetadata{node("n1", "zone=a"), node("n2", "zone=b")}, []*storagev1.CSINode{csiNode("n1", "zone")})
-	w.meta.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+	w.client.PrependReactor("get", "csinodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewServiceUnavailable("away")
 	})
 	if _, err := w.Require(topology.Request{SelectedNode: "n2"}); err == nil || errors.Is(err, topology.ErrNodeGone) || !apierrors.IsServiceUnavailable(err) {

@@ -19,8 +19,9 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/topology"
 )
 
-// liveTimeout bounds one look at the API server.
-const liveTimeout = 10 * time.Second
+// liveTimeout bounds one look at the API server. It includes the wait for the client's rate limiter, which is long when
+// a pool of nodes goes away at once.
+const liveTimeout = 30 * time.Second
 
 // lookup is a question about one node that only the API server can answer.
 type lookup struct {
@@ -52,7 +53,9 @@ func (x *Index) Run(ctx context.Context) {
 			x.tellAll()
 		case question := <-x.lookups:
 			running.Go(func() {
-				member, err := x.Live(ctx, question.node)
+				// A node that goes away may leave many claims behind: one look answers all who ask meanwhile.
+				got, err, _ := x.asking.Do(question.node, func() (any, error) { return x.Live(ctx, question.node) })
+				member, _ := got.(topology.Member)
 				question.reply <- answer{member, err}
 			})
 		}
@@ -99,20 +102,21 @@ func (x *Index) waitForGrowth(ctx context.Context) {
 	}
 }
 
-// Live asks the API server for the Node and the CSINode of a name. An error says that there was no answer, not
-// that something is missing.
+// Live asks the API server for the CSINode and, if there is one, the Node of a name: without a CSINode nothing is known
+// of the Node. An error says that there was no answer, not that something is missing.
 func (x *Index) Live(ctx context.Context, node string) (topology.Member, error) {
 	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
 	defer cancel()
 	var m topology.Member
 	csiNode, err := x.cfg.Client.StorageV1().CSINodes().Get(ctx, node, metav1.GetOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
+	if apierrors.IsNotFound(err) {
+		return m, nil
+	}
+	if err != nil {
 		return m, fmt.Errorf("read CSINode %q: %w", node, err)
 	}
-	if err == nil {
-		entry := x.entry(csiNode)
-		m.CSINodeExists, m.Registered, m.Keys = true, entry != nil, topology.KeySet(keysOf(entry))
-	}
+	entry := x.entry(csiNode)
+	m.CSINodeExists, m.Registered, m.Keys = true, entry != nil, topology.KeySet(keysOf(entry))
 	object, err := x.cfg.Metadata.Resource(nodesResource).Get(ctx, node, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return m, nil

@@ -21,9 +21,8 @@ type Driver interface {
 
 // Segments is the live set of topology segments. It never changes a slice that it handed out.
 type Segments interface {
-	// Segments returns each current segment once.
-	Segments() []topology.Segment
-	// AddHandler registers a function that is told of each later change, one call at a time, in order.
+	// AddHandler registers a function that is told of each change, one call at a time, in order. The first call brings
+	// all segments as added, before AddHandler returns or before HasSynced turns true.
 	AddHandler(changed func(added, removed []topology.Segment))
 	// HasSynced reports whether the set has been computed from complete caches.
 	HasSynced() bool

@@ -72,8 +72,6 @@ func (c *Controller) Run(stop, work context.Context) error {
 	if !cache.WaitForCacheSync(stop.Done(), c.cfg.Segments.HasSynced, classesSynced) {
 		return nil
 	}
-	segments := c.cfg.Segments.Segments()
-	c.change(func(b *book) { b.changeSegments(segments, nil) })
 	// Only now, so that an object is never taken for obsolete while what is desired is not complete.
 	watching, err := c.cfg.Objects.cache.AddEventHandler(c.objectHandler())
 	if err != nil {

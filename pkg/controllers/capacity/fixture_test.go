@@ -59,16 +59,13 @@ func newTestSegments(segments ...topology.Segment) *testSegments {
 	return s
 }
 
-func (s *testSegments) Segments() []topology.Segment {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(s.set), topology.Compare)
-}
-
 func (s *testSegments) AddHandler(handler func(added, removed []topology.Segment)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.handlers = append(s.handlers, handler)
+	if len(s.set) > 0 {
+		handler(slices.SortedFunc(maps.Keys(s.set), topology.Compare), nil)
+	}
 }
 
 func (s *testSegments) HasSynced() bool { return true }

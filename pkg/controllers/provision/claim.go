@@ -183,6 +183,9 @@ func (c *Controller) conclude(ctx context.Context, cr create, plan *Plan, res re
 	case cr.busySince.IsZero():
 		cr.busySince = time.Now()
 	}
+	if final := outcome.Of(res.err); res.call != nil || final == outcome.Failed || final == outcome.Reschedule {
+		c.cfg.Observer.CreateFailed(volume.ClassName(cr.claim))
+	}
 	was := cr.proto.unanswered
 	if res.call == nil {
 		// The driver was not reached: whatever was outstanding still is.
@@ -193,7 +196,6 @@ func (c *Controller) conclude(ctx context.Context, cr create, plan *Plan, res re
 		}
 		return c.ended(ctx, cr, plan, res)
 	}
-	c.cfg.Observer.CreateFailed(volume.ClassName(cr.claim))
 	timeout := c.cfg.CreateTimeout(plan.Request)
 	next, ended := cr.proto.after(*res.call, timeout)
 	cr.proto = next

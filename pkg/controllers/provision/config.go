@@ -71,7 +71,8 @@ type Observer interface {
 	// VolumeCreated and VolumeDeleted get the affinity of the PersistentVolume, nil for none.
 	VolumeCreated(class string, affinity *corev1.VolumeNodeAffinity)
 	VolumeDeleted(class string, affinity *corev1.VolumeNodeAffinity)
-	// CreateFailed is called when a call or what followed it failed, not for what failed before it.
+	// CreateFailed is called when a call or what followed it failed, and when a claim cannot be served as it is or needs
+	// another node; not for what only has to be tried again.
 	CreateFailed(class string)
 }
 

@@ -150,13 +150,11 @@ func (c *Controller) explainNode(ctx context.Context, e *ClaimExplanation, class
 		e.reached(stageNode, 3, "")
 		return c.explainPlan(e, c.gather(ctx, e.Claim, class, nil), AnswerCreate)
 	case nodelocal.Compete:
-		if room := c.cfg.Node.Room; room != nil {
-			if enough, ours := c.hasRoom(ctx, e.Claim, class); ours && !enough {
-				e.reached(stageNode, 2, "its driver answers GetCapacity with less than the claim asks for")
-				e.Answer = AnswerNothing
-				e.notef("The node asks again by itself.")
-				return nil
-			}
+		if c.cfg.Node.Room != nil && !c.hasRoom(ctx, e.Claim, class) {
+			e.reached(stageNode, 2, "its driver answers GetCapacity with less than the claim asks for")
+			e.Answer = AnswerNothing
+			e.notef("The node asks again by itself.")
+			return nil
 		}
 		e.reached(stageNode, 3, "")
 		e.notef("No node is selected: after a random wait the node asks its driver for the room (GetCapacity), and writes its name on the claim if there is enough and no other node was first.")

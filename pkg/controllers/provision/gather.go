@@ -34,35 +34,54 @@ func (c *Controller) gather(ctx context.Context, claim *corev1.PersistentVolumeC
 }
 
 func (c *Controller) gatherFor(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, where placement) Facts {
-	f := Facts{
-		Claim:        claim,
-		Class:        class,
-		Translated:   class,
-		SelectedNode: where.node,
-		WantsVAC:     c.cfg.WantsVAC(),
-		Outstanding:  where.outstanding,
-	}
-	if c.cfg.Translator != nil && class.Provisioner == c.cfg.Settings.InTree {
-		f.Translated, f.TranslateErr = c.cfg.Translator.TranslateClass(class.Provisioner, class)
-		if f.TranslateErr != nil {
-			return f
-		}
-	}
-	if f.Source, f.SourceErr = source.Of(claim, c.cfg.Settings.CrossNamespace); f.SourceErr != nil {
+	f := c.remembered(claim, class, where)
+	if f.TranslateErr != nil || f.SourceErr != nil {
 		return f
 	}
-	c.gatherGrant(&f)
-	if f.Granted {
-		c.gatherContent(ctx, &f)
-	}
+	c.gatherSource(ctx, &f)
 	if name := claim.Spec.VolumeAttributesClassName; f.WantsVAC && name != nil && *name != "" {
 		f.VAC, f.VACErr = c.cfg.Client.StorageV1().VolumeAttributesClasses().Get(ctx, *name, metav1.GetOptions{})
 	}
-	f.Holder = c.holder(claim)
-	if c.cfg.Topologies != nil {
-		f.Requirement, f.RequirementErr = c.cfg.Topologies.Require(c.topologyRequest(claim, f.Translated, where))
-	}
+	c.gatherPlace(&f, where)
 	return f
+}
+
+// remembered returns the facts that need no request.
+func (c *Controller) remembered(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, where placement) Facts {
+	f := Facts{
+		Claim:        claim,
+		Class:        class,
+		SelectedNode: where.node,
+		WantsVAC:     c.cfg.WantsVAC(),
+		Outstanding:  where.outstanding,
+		Holder:       c.holder(claim),
+	}
+	f.Translated, f.TranslateErr = c.translated(class)
+	f.Source, f.SourceErr = source.Of(claim, c.cfg.Settings.CrossNamespace)
+	return f
+}
+
+// translated returns the class in the terms of CSI: itself, unless it names the in-tree plugin; nil with an error.
+func (c *Controller) translated(class *storagev1.StorageClass) (*storagev1.StorageClass, error) {
+	if c.cfg.Translator == nil || class.Provisioner != c.cfg.Settings.InTree {
+		return class, nil
+	}
+	return c.cfg.Translator.TranslateClass(class.Provisioner, class)
+}
+
+// gatherPlace asks where the volume may be, unless the class cannot be read.
+func (c *Controller) gatherPlace(f *Facts, where placement) {
+	if c.cfg.Topologies != nil && f.TranslateErr == nil {
+		f.Requirement, f.RequirementErr = c.cfg.Topologies.Require(c.topologyRequest(f.Claim, f.Translated, where))
+	}
+}
+
+// gatherSource reads the source, if the claim may use it.
+func (c *Controller) gatherSource(ctx context.Context, f *Facts) {
+	c.gatherGrant(f)
+	if f.Granted {
+		c.gatherContent(ctx, f)
+	}
 }
 
 func (c *Controller) topologyRequest(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, where placement) topology.Request {

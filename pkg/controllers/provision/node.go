@@ -3,20 +3,20 @@ package provision
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 	"github.com/csi-sidecars/external-provisioner/pkg/nodelocal"
-	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
 	"github.com/csi-sidecars/external-provisioner/pkg/topology"
-	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
@@ -58,7 +58,11 @@ func (c *Controller) standTo(claim *corev1.PersistentVolumeClaim, class *storage
 	}
 	if c.cfg.Topologies != nil {
 		question.Reachable = func() error {
-			_, err := c.cfg.Topologies.Require(c.topologyRequest(claim, class, placement{node: node.Local.Name()}))
+			translated, err := c.translated(class)
+			if err != nil {
+				return nil //nolint:nilerr // the owner reports what is wrong with the class
+			}
+			_, err = c.cfg.Topologies.Require(c.topologyRequest(claim, translated, placement{node: node.Local.Name()}))
 			return err
 		}
 	}
@@ -117,12 +121,7 @@ func (c *Controller) letGo(old, now *corev1.PersistentVolumeClaim) bool {
 // compete tries to become the owner, if there is room here.
 func (c *Controller) compete(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) loop.Verdict {
 	node, logger := c.cfg.Node, klog.FromContext(ctx)
-	enough, ours := c.hasRoom(ctx, claim, class)
-	switch {
-	case !ours:
-		node.Race.Forget(claim.UID)
-		return loop.Done()
-	case !enough:
+	if !c.hasRoom(ctx, claim, class) {
 		wait := node.Race.Again(claim.UID, time.Now())
 		logger.V(4).Info("Not enough room on this node", "after", wait)
 		return loop.After(max(wait, c.cfg.RetryStart))
@@ -148,6 +147,9 @@ func (c *Controller) compete(ctx context.Context, claim *corev1.PersistentVolume
 	case err != nil:
 		wait := node.Race.Again(claim.UID, time.Now())
 		logger.Error(err, "Cannot become the owner of the claim, trying again", "node", node.Local.Name(), "after", wait)
+		if !apierrors.IsConflict(err) { // else another node was faster
+			c.tell(claim, eventFailed(fmt.Errorf("select node %q for the claim: %w", node.Local.Name(), err)))
+		}
 		return loop.After(max(wait, c.cfg.RetryStart))
 	}
 	node.Race.Forget(claim.UID)
@@ -155,36 +157,59 @@ func (c *Controller) compete(ctx context.Context, claim *corev1.PersistentVolume
 	return loop.Done()
 }
 
-// hasRoom asks the driver, with the request that a create would send but without the claim's annotations and labels;
-// nothing is written for that. Whatever cannot be told counts as room: the real attempt reports what is wrong. ours is
-// false for a populator's claim.
-func (c *Controller) hasRoom(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (enough, ours bool) {
-	facts := c.gatherFor(ctx, claim, class, placement{node: c.cfg.Node.Local.Name()})
-	settings := c.cfg.Settings
-	settings.CreateMetadata = volume.ClaimKeys{} // room is a matter of the class, as in what is published of it
-	plan, err := MakePlan(facts, settings)
+// hasRoom asks the driver; nothing is written for that, and nothing read that the question does not need: all nodes ask.
+// Whatever cannot be told counts as room: the owner reports what is wrong.
+func (c *Controller) hasRoom(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) bool {
+	request, err := roomRequest(c.gatherForRoom(ctx, claim, class), c.cfg.Settings)
 	if err != nil {
-		return true, outcome.Of(err) != outcome.NotOurs
+		return true
 	}
-	size := plan.Request.GetCapacityRange().GetRequiredBytes()
+	size := request.GetCapacityRange().GetRequiredBytes()
 	if size == 0 {
-		return true, true
+		return true
 	}
-	for _, where := range nodelocal.Probes(plan.Request.GetAccessibilityRequirements(), c.cfg.Node.Local.Topology()) {
+	for _, where := range nodelocal.Probes(request.GetAccessibilityRequirements(), c.cfg.Node.Local.Topology()) {
 		answer, err := c.cfg.Node.Room.GetCapacity(ctx, &csi.GetCapacityRequest{
-			VolumeCapabilities: plan.Request.GetVolumeCapabilities(),
-			Parameters:         plan.Request.GetParameters(),
+			VolumeCapabilities: request.GetVolumeCapabilities(),
+			Parameters:         request.GetParameters(),
 			AccessibleTopology: where,
 		})
 		if err != nil {
 			klog.FromContext(ctx).V(2).Info("Cannot tell the room on this node, trying all the same", "err", err)
-			return true, true
+			return true
 		}
 		if nodelocal.Enough(size, answer) {
-			return true, true
+			return true
 		}
 	}
-	return false, true
+	return false
+}
+
+// gatherForRoom is gather for this node, as far as roomRequest needs it.
+func (c *Controller) gatherForRoom(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) Facts {
+	where := placement{node: c.cfg.Node.Local.Name()}
+	f := c.remembered(claim, class, where)
+	if c.cfg.Settings.GrowToSourceSize && f.SourceErr == nil {
+		c.gatherSource(ctx, &f)
+	}
+	c.gatherPlace(&f, where)
+	return f
+}
+
+// roomRequest makes those steps of a plan that say how much room is asked for, and where. The claim's annotations and
+// labels stay out: room is a matter of the class, as in what is published of it. A source that cannot be used is for the
+// owner to report; without it the claim's own size counts.
+func roomRequest(f Facts, s Settings) (*csi.CreateVolumeRequest, error) {
+	p := newPlan(f)
+	for _, do := range []func(Facts, Settings, *Plan) error{classTranslated, named, described, sized, placed, parametersStripped} {
+		if err := do(f, s, p); err != nil {
+			return nil, err
+		}
+	}
+	if s.GrowToSourceSize {
+		_ = contentFound(f, s, p)
+	}
+	return p.Request, nil
 }
 
 // reaches reports whether this instance deletes the volume: always in central mode, else if its node can access it.

@@ -56,13 +56,18 @@ func MakePlan(f Facts, s Settings) (*Plan, error) {
 
 // runSteps makes the plan and also tells how many steps passed: all of them, or those before the one that failed.
 func runSteps(f Facts, s Settings) (p *Plan, passed int, err error) {
-	p = &Plan{Claim: f.Claim, Class: f.Class, Source: f.Source, SelectedNode: f.SelectedNode, Request: &csi.CreateVolumeRequest{}}
+	p = newPlan(f)
 	for i := range steps {
 		if err := steps[i].do(f, s, p); err != nil {
 			return p, i, because(steps[i].refusal, err)
 		}
 	}
 	return p, len(steps), nil
+}
+
+// newPlan returns the plan before its first step.
+func newPlan(f Facts) *Plan {
+	return &Plan{Claim: f.Claim, Class: f.Class, Source: f.Source, SelectedNode: f.SelectedNode, Request: &csi.CreateVolumeRequest{}}
 }
 
 // step is one check, and what the plan gains by it. The name is for people, refusal for the metric of failures.
