@@ -22,6 +22,7 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/nodelocal"
 	"github.com/csi-sidecars/external-provisioner/pkg/process"
 	"github.com/csi-sidecars/external-provisioner/pkg/segments"
+	"github.com/csi-sidecars/external-provisioner/pkg/source"
 	"github.com/csi-sidecars/external-provisioner/pkg/trace"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
@@ -252,8 +253,12 @@ func (r *rooms) provisionConfig(ctx context.Context) provision.Config {
 // protect builds the controllers that let go of the sources of clones and restores.
 func (r *rooms) protect() error {
 	if r.has.Clone {
+		var grants source.Grants
+		if r.cfg.Gates.CrossNamespaceVolumeDataSource {
+			grants = r.informers.Grants
+		}
 		c, err := cloneprotect.New(cloneprotect.Config{
-			Claims: r.informers, Client: r.api.clients.Core, Outstanding: r.provision, Threads: r.cfg.Work.CloneWorkers,
+			Claims: r.informers, Client: r.api.clients.Core, Outstanding: r.provision, Grants: grants, Threads: r.cfg.Work.CloneWorkers,
 			RetryStart: r.cfg.Work.RetryStart, RetryMax: r.cfg.Work.RetryMax, Spread: r.spread(),
 		})
 		if err != nil {

@@ -43,6 +43,8 @@ type Config struct {
 	Client kubernetes.Interface
 	// Outstanding protects sources of creates whose claim is gone. Default: there are none.
 	Outstanding Outstanding
+	// Grants tells which claims of other namespaces may be clones of a source. Default: none.
+	Grants source.Grants
 	// Threads is how many sources are worked on at once; --cloning-protection-threads. Zero means never.
 	Threads int
 	// RetryStart and RetryMax bound the back-off; --retry-interval-start and -max. Required.
@@ -118,7 +120,7 @@ func (c *Controller) process(ctx context.Context, name types.NamespacedName) loo
 		return loop.Done()
 	}
 	key := source.ClaimKey(name.Namespace, name.Name)
-	if clone := neededBy(claim, c.cfg.Claims.ClaimsBySource(key)); clone != nil {
+	if clone := neededBy(claim, c.cfg.Claims.ClaimsBySource(key), c.cfg.Grants); clone != nil {
 		logger.V(4).Info("Source is kept because a clone of it is not bound", "PVC", klog.KObj(claim), "clone", klog.KObj(clone))
 		return loop.Again()
 	}

@@ -11,11 +11,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	gatewayv1beta1 "sigs.k8s.io/gateway-api/apis/v1beta1"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/source"
@@ -76,6 +78,22 @@ func phase(claim *corev1.PersistentVolumeClaim, phase corev1.PersistentVolumeCla
 
 func clone(name string) *fixture.ClaimBuilder { return fixture.Claim(name).UID(name).FromClaim("src") }
 
+// abroad is a clone of src in another namespace.
+func abroad() *fixture.ClaimBuilder {
+	return fixture.Claim("c").Namespace("other").UID("c").FromAbroad("", wellknown.KindClaim, "default", "src")
+}
+
+// granted lets abroad be.
+func granted(namespace string) ([]*gatewayv1beta1.ReferenceGrant, error) {
+	return []*gatewayv1beta1.ReferenceGrant{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace},
+		Spec: gatewayv1beta1.ReferenceGrantSpec{
+			From: []gatewayv1beta1.ReferenceGrantFrom{{Kind: wellknown.KindClaim, Namespace: "other"}},
+			To:   []gatewayv1beta1.ReferenceGrantTo{{Kind: wellknown.KindClaim}},
+		},
+	}}, nil
+}
+
 // writes counts the updates that reached the API server, and what became of the finalizers.
 func writes(client *fake.Clientset) (count int, finalizers []string) {
 	for _, action := range client.Actions() {
@@ -96,6 +114,7 @@ func TestProcess(t *testing.T) {
 		origin, live *corev1.PersistentVolumeClaim // live is what the API server has; default: the same
 		clones       []*corev1.PersistentVolumeClaim
 		outstanding  creates
+		grants       source.Grants
 		err          error // of the update
 		want         string
 		wantWrites   int
@@ -124,8 +143,21 @@ func TestProcess(t *testing.T) {
 			origin: going, want: "again", clones: []*corev1.PersistentVolumeClaim{clone("c").Terminating().Obj()},
 		},
 		"a clone in another namespace needs it": {
-			origin: going, want: "again",
-			clones: []*corev1.PersistentVolumeClaim{fixture.Claim("c").Namespace("other").FromAbroad("", wellknown.KindClaim, "default", "src").Obj()},
+			origin: going, want: "again", clones: []*corev1.PersistentVolumeClaim{abroad().Obj()}, grants: granted,
+		},
+		"a clone in another namespace that may not be does not": {
+			origin: going, want: "done", wantWrites: 1, clones: []*corev1.PersistentVolumeClaim{abroad().Obj()},
+			grants: func(string) ([]*gatewayv1beta1.ReferenceGrant, error) { return nil, nil },
+		},
+		"nor where that is not allowed at all": {
+			origin: going, want: "done", wantWrites: 1, clones: []*corev1.PersistentVolumeClaim{abroad().Obj()},
+		},
+		"one that was begun needs it all the same": {
+			origin: going, want: "again", clones: []*corev1.PersistentVolumeClaim{abroad().Finalizer(wellknown.FinalizerProvisioningInProgress).Obj()},
+		},
+		"one may need it while nobody knows": {
+			origin: going, want: "again", clones: []*corev1.PersistentVolumeClaim{abroad().Obj()},
+			grants: func(string) ([]*gatewayv1beta1.ReferenceGrant, error) { return nil, errors.New("not in sync") },
 		},
 		"a clone of an equally named source elsewhere does not": {
 			origin: going, want: "done", wantWrites: 1,
@@ -170,7 +202,7 @@ func TestProcess(t *testing.T) {
 			if tc.err != nil {
 				client.PrependReactor("update", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, tc.err })
 			}
-			c := newController(t, Config{Claims: cached, Client: client, Outstanding: tc.outstanding})
+			c := newController(t, Config{Claims: cached, Client: client, Outstanding: tc.outstanding, Grants: tc.grants})
 			if got := c.process(t.Context(), types.NamespacedName{Namespace: "default", Name: "src"}).String(); got != tc.want {
 				t.Errorf("verdict %s, want %s", got, tc.want)
 			}

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/source"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
@@ -21,9 +22,9 @@ func needsSource(claim *corev1.PersistentVolumeClaim) bool {
 
 // neededBy returns the first of the clones that still needs the source; nil means that none does. A claim that names
 // itself as its source does not count, or it would never go.
-func neededBy(origin *corev1.PersistentVolumeClaim, clones []*corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+func neededBy(origin *corev1.PersistentVolumeClaim, clones []*corev1.PersistentVolumeClaim, grants source.Grants) *corev1.PersistentVolumeClaim {
 	for _, clone := range clones {
-		if clone.UID != origin.UID && needsSource(clone) {
+		if clone.UID != origin.UID && needsSource(clone) && source.Entitled(clone, grants) {
 			return clone
 		}
 	}

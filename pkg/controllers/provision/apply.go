@@ -31,19 +31,20 @@ type result struct {
 	secretVersion string
 }
 
-// apply carries out the plan of cr, in this order: the source is protected, the secret is read, the claim is
+// apply carries out the plan of cr, in this order: the secret is read, the source is protected, the claim is
 // marked when marking is strict, the driver is called. It puts cr back before the call, so that the create is
 // known while it runs.
 func (c *Controller) apply(ctx context.Context, cr *create) result {
 	plan := cr.plan
 	asRead := cr.snapshot
 	cr.snapshot = nil
-	if err := c.protectSource(ctx, plan, asRead, cr.proto.unanswered); err != nil {
-		return result{err: because(reasonSource, err)}
-	}
 	secret, err := c.provisionerSecret(ctx, plan, cr.proto.unanswered)
 	if err != nil {
 		return result{err: because(reasonSecret, err)}
+	}
+	// As late as can be: a claim that cannot succeed must not hold its source.
+	if err := c.protectSource(ctx, plan, asRead, cr.proto.unanswered); err != nil {
+		return result{err: because(reasonSource, err)}
 	}
 	value := c.markerOf(plan).encode()
 	if c.cfg.MarkerDelay == 0 && !cr.proto.unanswered {

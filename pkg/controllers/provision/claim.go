@@ -58,6 +58,9 @@ func (c *Controller) syncLocked(ctx context.Context, uid types.UID) loop.Verdict
 		return c.drive(ctx, cr, claim)
 	case claim == nil:
 		c.creates.drop(uid)
+		if c.cfg.Node != nil {
+			c.cfg.Node.Race.Forget(uid)
+		}
 		return loop.Done()
 	case !remembered:
 		cr = create{claim: claim}
@@ -177,7 +180,8 @@ func (c *Controller) conclude(ctx context.Context, cr create, plan *Plan, res re
 	c.metrics.notProvisioned(cr.claim)
 	c.metrics.failed(cr.claim, reasonOf(res.err))
 	cr.calling = false
-	switch busy := res.call != nil && outcome.Busy(res.err); {
+	switch busy := outcome.Busy(res.err); {
+	case res.call == nil: // what the driver does is as it was
 	case !busy:
 		cr.busySince = time.Time{}
 	case cr.busySince.IsZero():

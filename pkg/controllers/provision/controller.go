@@ -44,6 +44,9 @@ type Controller struct {
 	turns   *turns                // of claims with a source; nil for no bound
 	volumes *loop.Loop[string]    // keyed by PersistentVolume name
 	unsaved *loop.Loop[string]    // keyed by PersistentVolume name
+
+	releases  *releases
+	snapshots *loop.Loop[types.NamespacedName] // those of releases
 }
 
 // New checks cfg and assembles the controller; nothing is called or watched before Run.
@@ -51,9 +54,9 @@ func New(cfg Config) (*Controller, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	c := &Controller{cfg: cfg, creates: newCreates()}
+	c := &Controller{cfg: cfg, creates: newCreates(), releases: &releases{due: map[types.NamespacedName]types.UID{}}}
 	var err error
-	if c.metrics, err = newMetrics(cfg.Registerer, c.countOutstanding); err != nil {
+	if c.metrics, err = newMetrics(cfg.Registerer, c.countOutstanding, func(class string) bool { return cfg.Cache.Class(class) != nil }); err != nil {
 		return nil, fmt.Errorf("provision: register metrics: %w", err)
 	}
 	c.markers = newMarkers(cfg.MarkerClient, cfg.MarkerDelay, func(reason string) { c.metrics.markersRefused.WithLabelValues(reason).Inc() })
@@ -83,6 +86,12 @@ func New(cfg Config) (*Controller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("provision: %w", err)
 	}
+	c.snapshots, err = loop.New(loop.Config[types.NamespacedName]{
+		Name: "snapshotprotection", Workers: 1, Process: c.syncRelease, RetryStart: cfg.RetryStart, RetryMax: cfg.RetryMax,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("provision: %w", err)
+	}
 	return c, nil
 }
 
@@ -107,6 +116,7 @@ func (c *Controller) Run(stop, work context.Context) error {
 	saving.Go(func() { c.unsaved.Run(savingEnds, work) })
 	working.Go(func() { c.claims.Run(stop, work) })
 	working.Go(func() { c.volumes.Run(stop, work) })
+	working.Go(func() { c.snapshots.Run(stop, work) })
 	working.Wait()
 	c.turns.drain()
 	c.drain(work)
@@ -134,6 +144,7 @@ func (c *Controller) listen() error {
 
 // onClaim brings claims to the queue that may be ours, or of which something is remembered.
 func (c *Controller) onClaim(old, now *corev1.PersistentVolumeClaim) {
+	c.wakeRelease(old, now)
 	if now == nil {
 		c.claims.Forget(old.UID)
 		if c.cfg.Node != nil {
@@ -153,7 +164,7 @@ func (c *Controller) onClaim(old, now *corev1.PersistentVolumeClaim) {
 	if !remembered && state == unmarked && (now.Spec.VolumeName != "" || !c.cfg.Settings.ours(now)) {
 		return
 	}
-	// What our own marker changes is no news.
+	// What our own marker is alone in changing is no news.
 	if old != nil && old.ResourceVersion != now.ResourceVersion && onlyMarkerDiffers(old, now) && !c.letGo(old, now) {
 		return
 	}

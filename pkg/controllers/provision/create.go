@@ -68,9 +68,19 @@ func sameRequest(a, b *corev1.PersistentVolumeClaim) bool {
 		maps.Equal(withoutMarker(a.Annotations), withoutMarker(b.Annotations))
 }
 
-// onlyMarkerDiffers reports whether the two versions of a claim differ in nothing that matters to us but our marker.
+// onlyMarkerDiffers reports whether two versions of a claim differ in our marker, and in nothing else that anybody wrote.
 func onlyMarkerDiffers(a, b *corev1.PersistentVolumeClaim) bool {
-	return (a.DeletionTimestamp == nil) == (b.DeletionTimestamp == nil) && a.Status.Phase == b.Status.Phase && sameRequest(a, b)
+	if a.Annotations[wellknown.AnnProvisioningInProgress] == b.Annotations[wellknown.AnnProvisioningInProgress] &&
+		hasMarkerFinalizer(a) == hasMarkerFinalizer(b) {
+		return false
+	}
+	bare := func(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+		claim = claim.DeepCopy()
+		clearMarker(claim)
+		claim.ResourceVersion, claim.ManagedFields = "", nil
+		return claim
+	}
+	return equality.Semantic.DeepEqual(bare(a), bare(b))
 }
 
 func withoutMarker(annotations map[string]string) map[string]string {

@@ -39,7 +39,7 @@ func (c *Controller) gatherFor(ctx context.Context, claim *corev1.PersistentVolu
 		return f
 	}
 	c.gatherSource(ctx, &f)
-	if name := claim.Spec.VolumeAttributesClassName; f.WantsVAC && name != nil && *name != "" {
+	if name := claim.Spec.VolumeAttributesClassName; f.WantsVAC && name != nil && *name != "" && f.Source.Kind != source.Populator {
 		f.VAC, f.VACErr = c.cfg.Client.StorageV1().VolumeAttributesClasses().Get(ctx, *name, metav1.GetOptions{})
 	}
 	c.gatherPlace(&f, where)

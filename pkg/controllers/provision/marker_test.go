@@ -117,7 +117,8 @@ func TestOnlyMarkerDiffers(t *testing.T) {
 		want bool
 	}{
 		"nothing else":      {claim(), true},
-		"another finalizer": {claim().Finalizer("x"), true},
+		"nothing at all":    {claim().Finalizer(wellknown.FinalizerProvisioningInProgress).Annotation(wellknown.AnnProvisioningInProgress, "{}"), false},
+		"another finalizer": {claim().Finalizer("x"), false},
 		"an annotation":     {claim().Annotation("a", "b"), false},
 		"a label":           {claim().Label("l", "n"), false},
 		"the spec":          {claim().Size("2Gi"), false},

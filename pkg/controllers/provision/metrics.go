@@ -10,11 +10,15 @@ import (
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/source"
+	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 )
 
 // metrics are the library's families, and our own for what the library never told.
 type metrics struct {
 	libmetrics.Metrics
+	// known says whether there is a class of that name: the label class of our own families has no other values, for a
+	// claim may name anything.
+	known          func(class string) bool
 	saveFailed     prometheus.Counter
 	markersRefused *prometheus.CounterVec
 	endToEnd       *prometheus.HistogramVec
@@ -26,8 +30,9 @@ type metrics struct {
 // seconds.
 var endToEndBuckets = []float64{1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400}
 
-func newMetrics(registerer prometheus.Registerer, unanswered func() float64) (*metrics, error) {
+func newMetrics(registerer prometheus.Registerer, unanswered func() float64, known func(class string) bool) (*metrics, error) {
 	m := &metrics{
+		known:   known,
 		Metrics: libmetrics.New("controller"),
 		saveFailed: prometheus.NewCounter(prometheus.CounterOpts{
 			Subsystem: "controller", Name: "persistentvolume_save_failed_total",
@@ -71,7 +76,8 @@ func newMetrics(registerer prometheus.Registerer, unanswered func() float64) (*m
 	return m, nil
 }
 
-// labels returns the values of class and source: the fields as they are, annotations do not count.
+// labels returns the values of class and source of the library's families: the fields as they are, annotations do not
+// count.
 func labels(claim *corev1.PersistentVolumeClaim) (class, kind string) {
 	if claim.Spec.StorageClassName != nil {
 		class = *claim.Spec.StorageClassName
@@ -95,22 +101,27 @@ func (m *metrics) notProvisioned(claim *corev1.PersistentVolumeClaim) {
 
 // failed counts an attempt that failed. notProvisioned counts by the original's rule, which is another.
 func (m *metrics) failed(claim *corev1.PersistentVolumeClaim, why reason) {
-	class, _ := labels(claim)
-	m.attemptsFailed.WithLabelValues(class, string(why)).Inc()
+	m.attemptsFailed.WithLabelValues(m.class(claim), string(why)).Inc()
 }
 
 // ignored counts a claim that was looked at and left alone.
 func (m *metrics) ignored(claim *corev1.PersistentVolumeClaim, why unserved) {
-	class, _ := labels(claim)
-	m.claimsIgnored.WithLabelValues(class, string(why)).Inc()
+	m.claimsIgnored.WithLabelValues(m.class(claim), string(why)).Inc()
+}
+
+// class returns the name of the claim's class, "" when there is none of that name.
+func (m *metrics) class(claim *corev1.PersistentVolumeClaim) string {
+	if name := volume.ClassName(claim); m.known(name) {
+		return name
+	}
+	return ""
 }
 
 // served counts a claim whose PersistentVolume has just been saved.
 func (m *metrics) served(claim *corev1.PersistentVolumeClaim, plan *Plan) {
-	class, _ := labels(claim)
 	// The clock of the API server may be ahead of ours.
 	took := max(0, time.Since(waitingSince(claim, plan.Class)))
-	m.endToEnd.WithLabelValues(class, sourceLabels[plan.Source.Kind]).Observe(took.Seconds())
+	m.endToEnd.WithLabelValues(plan.Class.Name, sourceLabels[plan.Source.Kind]).Observe(took.Seconds())
 }
 
 var sourceLabels = map[source.Kind]string{source.None: "none", source.Snapshot: "snapshot", source.Claim: "clone"}

@@ -161,7 +161,7 @@ func TestFailuresAndWhatIsNone(t *testing.T) {
 		},
 		"a class that is not there": {
 			play:   func(w *world) { w.put(fixture.Claim("c").Class("none").For(driverName).Obj()) },
-			failed: map[string]string{"none,ClassMissing": "5"}, before: map[string]string{"none,": "5"},
+			failed: map[string]string{",ClassMissing": "5"}, before: map[string]string{"none,": "5"},
 		},
 		"a secret that is not there": {
 			play: func(w *world) {

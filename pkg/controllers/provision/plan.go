@@ -7,6 +7,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
 	"github.com/csi-sidecars/external-provisioner/pkg/secret"
@@ -28,6 +29,8 @@ type Plan struct {
 	Secrets volume.SecretRefs
 	// Source is protected by a finalizer before the call; zero means that there is none.
 	Source source.Reference
+	// SourceUID is the UID of the source as it was read; empty without one.
+	SourceUID types.UID
 	// FSType and VACName are what the PersistentVolume will say; empty means nothing.
 	FSType, VACName string
 	// Labels and Annotations are what the PersistentVolume takes over from the claim; nil for nothing.
@@ -208,11 +211,17 @@ func contentFound(f Facts, s Settings, p *Plan) error {
 	case source.None, source.Populator:
 		return nil
 	case source.Snapshot:
+		if f.Snapshot != nil {
+			p.SourceUID = f.Snapshot.UID
+		}
 		content, err = source.CheckSnapshot(source.SnapshotFacts{
 			Claim: f.Claim, ClassName: f.Class.Name, DriverName: driver, Source: f.Source, Snapshot: f.Snapshot, Content: f.Content,
 			ReadErr: f.ContentErr, PreventModeConversion: s.PreventModeConversion, GrowToSourceSize: s.GrowToSourceSize,
 		})
 	case source.Claim:
+		if f.SourceClaim != nil {
+			p.SourceUID = f.SourceClaim.UID
+		}
 		content, err = source.CheckClone(source.CloneFacts{
 			Claim: f.Claim, DriverName: driver, Reference: f.Source, Source: f.SourceClaim, SourcePV: f.SourcePV,
 			ReadErr: f.ContentErr, OutstandingCreate: f.Outstanding, GrowToSourceSize: s.GrowToSourceSize,

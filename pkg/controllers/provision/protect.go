@@ -16,8 +16,7 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
-// protectSource puts our finalizer on the source, the last thing before the call. What an outstanding create
-// reads from is not let go because of an error here: it may be too late for a finalizer, not for the create. asRead is
+// protectSource puts our finalizer on the source that was looked at. What an outstanding create reads from is not let go because of an error here: it may be too late for a finalizer, not for the create. asRead is
 // a snapshot source as it was a moment ago, nil when this attempt has not read it.
 func (c *Controller) protectSource(ctx context.Context, plan *Plan, asRead *snapv1.VolumeSnapshot, outstanding bool) error {
 	ref, finalizer := plan.Source, sourceFinalizer(plan.Source.Kind)
@@ -27,16 +26,16 @@ func (c *Controller) protectSource(ctx context.Context, plan *Plan, asRead *snap
 	case source.None, source.Populator:
 		return nil
 	case source.Claim:
-		if claim := c.cfg.Cache.Claim(ref.Namespace, ref.Name); claim != nil && has(claim.Finalizers, finalizer) {
+		if claim := c.cfg.Cache.Claim(ref.Namespace, ref.Name); claim != nil && claim.UID == plan.SourceUID && has(claim.Finalizers, finalizer) {
 			return nil
 		}
-		_, err = cluster.UpdateClaim(ctx, c.cfg.Client, name, "", func(live *corev1.PersistentVolumeClaim) bool {
+		_, err = cluster.UpdateClaim(ctx, c.cfg.Client, name, plan.SourceUID, func(live *corev1.PersistentVolumeClaim) bool {
 			var changed bool
 			live.Finalizers, changed = cluster.AddFinalizer(live.Finalizers, finalizer)
 			return changed
 		})
 	case source.Snapshot:
-		err = c.protectSnapshot(ctx, name, asRead, finalizer)
+		err = c.protectSnapshot(ctx, name, plan.SourceUID, asRead, finalizer)
 		if apierrors.IsForbidden(err) {
 			klog.FromContext(ctx).Info("Snapshot is restored from without protection, grant update on volumesnapshots.snapshot.storage.k8s.io", "VolumeSnapshot", klog.KRef(ref.Namespace, ref.Name), "err", err)
 			return nil
@@ -61,7 +60,7 @@ func sourceFinalizer(kind source.Kind) string {
 }
 
 // protectSnapshot reads the snapshot again only when somebody else has written it since.
-func (c *Controller) protectSnapshot(ctx context.Context, name types.NamespacedName, asRead *snapv1.VolumeSnapshot, finalizer string) error {
+func (c *Controller) protectSnapshot(ctx context.Context, name types.NamespacedName, uid types.UID, asRead *snapv1.VolumeSnapshot, finalizer string) error {
 	if asRead != nil {
 		finalizers, changed := cluster.AddFinalizer(asRead.Finalizers, finalizer)
 		if !changed {
@@ -74,7 +73,7 @@ func (c *Controller) protectSnapshot(ctx context.Context, name types.NamespacedN
 			return err
 		}
 	}
-	_, err := cluster.UpdateSnapshot(ctx, c.cfg.Snapshots, name, "", func(live *snapv1.VolumeSnapshot) bool {
+	_, err := cluster.UpdateSnapshot(ctx, c.cfg.Snapshots, name, uid, func(live *snapv1.VolumeSnapshot) bool {
 		var changed bool
 		live.Finalizers, changed = cluster.AddFinalizer(live.Finalizers, finalizer)
 		return changed

@@ -7,19 +7,14 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	snapv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
-	"github.com/csi-sidecars/external-provisioner/pkg/source"
 	"github.com/csi-sidecars/external-provisioner/pkg/trace"
-	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
 // made is what follows a volume that was made: its PersistentVolume is saved, now or as soon as it can be.
@@ -147,8 +142,8 @@ func (c *Controller) saved(ctx context.Context, cr create) {
 	} else {
 		c.claims.Add(cr.claim.UID)
 	}
-	if cr.plan != nil && cr.plan.Source.Kind == source.Snapshot {
-		c.releaseSnapshot(ctx, cr)
+	if cr.plan != nil {
+		c.release(ctx, cr.plan)
 	}
 }
 
@@ -175,28 +170,4 @@ func (c *Controller) abandon(ctx context.Context, cr create) error {
 	c.markers.end(ctx, cr.claim.UID)
 	c.creates.drop(cr.claim.UID)
 	return nil
-}
-
-// releaseSnapshot takes our finalizer off a snapshot that nothing else is made from. What goes wrong here is
-// mended by the sweep of orphaned finalizers.
-func (c *Controller) releaseSnapshot(ctx context.Context, cr create) {
-	ref := cr.plan.Source
-	key := source.Key(cr.claim)
-	if others := c.creates.usedBy(key); len(others) > 0 {
-		return
-	}
-	for _, other := range c.cfg.Cache.ClaimsBySource(key) {
-		if other.UID != cr.claim.UID && other.Spec.VolumeName == "" {
-			return
-		}
-	}
-	name := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
-	_, err := cluster.UpdateSnapshot(ctx, c.cfg.Snapshots, name, "", func(live *snapv1.VolumeSnapshot) bool {
-		var changed bool
-		live.Finalizers, changed = cluster.RemoveFinalizer(live.Finalizers, wellknown.FinalizerSnapshotSource)
-		return changed
-	})
-	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Snapshot keeps its protection until the next sweep", "VolumeSnapshot", klog.KRef(ref.Namespace, ref.Name), "err", err)
-	}
 }

@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -11,9 +12,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+	"github.com/csi-sidecars/external-provisioner/test/fixture"
 )
 
 // atMost bounds the calls from one source.
@@ -115,6 +118,34 @@ func TestABusyCreateKeepsNewOnesOut(t *testing.T) {
 			if !strings.HasSuffix(log[i], want) {
 				t.Fatalf("calls %q, want three of a and then b", log)
 			}
+		}
+		w.noTurnsLeft()
+	})
+}
+
+// An attempt that does not reach the driver says nothing about what it does: the busy create keeps its place.
+func TestABusyCreateKeepsItsPlaceWithoutACall(t *testing.T) {
+	inWorld(t, atMost(1), func(t *testing.T, w *world) {
+		w.driver.answers(answer{code: codes.Aborted})
+		w.origin("src")
+		w.put(fixture.Secret("default", "s", nil))
+		w.put(fixture.Class("secret").Provisioner(driverName).
+			Parameter(wellknown.ParamSecretName, "s").Parameter(wellknown.ParamSecretNamespace, "default").Obj())
+		w.put(fixture.Claim("a").UID("uid-of-a").Class("secret").For(driverName).FromClaim("src").Obj())
+		w.pass(time.Millisecond)
+		w.clone("b", "src")
+		w.api.failing(func(_, resource, _ string) error {
+			if resource == "secrets" {
+				return apierrors.NewInternalError(errors.New("away"))
+			}
+			return nil
+		})
+		w.pass(time.Minute)
+		w.logged("0 a")
+		w.api.failing(nil)
+		w.pass(time.Minute)
+		if log := w.log(); len(log) != 3 || !strings.HasSuffix(log[1], "a") || !strings.HasSuffix(log[2], "b") {
+			t.Fatalf("calls %q, want two of a and then b", log)
 		}
 		w.noTurnsLeft()
 	})
