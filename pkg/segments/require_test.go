@@ -119,3 +119,15 @@ func TestRequireWhileLabelsAreRead(t *testing.T) {
 		t.Errorf("requirement %v, %v", got, err)
 	}
 }
+
+// A node without a CSINode is gone, whatever its Node says: that is not asked for.
+func TestALostNodeCostsOneRead(t *testing.T) {
+	t.Parallel()
+	w := start(t, []*metav1.PartialObjectMetadata{node("n1", "zone=a")}, []*storagev1.CSINode{csiNode("n1", "zone")})
+	if _, err := w.Require(topology.Request{SelectedNode: "gone"}); !errors.Is(err, topology.ErrNodeGone) {
+		t.Errorf("error %v, want ErrNodeGone", err)
+	}
+	if csiNodes, nodes := gets(&w.client.Fake), gets(&w.meta.Fake); csiNodes != 1 || nodes != 0 {
+		t.Errorf("%d and %d reads, want one of the CSINode", csiNodes, nodes)
+	}
+}
