@@ -43,7 +43,7 @@ type Controller struct {
 	claims  *loop.Loop[types.UID] // keyed by claim UID: a claim made anew under an old name is new work
 	turns   *turns                // of claims with a source; nil for no bound
 	volumes *loop.Loop[string]    // keyed by PersistentVolume name
-	unsaved *loop.Loop[string]    // keyed by PersistentVolume name
+	unsaved *loop.Loop[types.UID] // keyed by claim UID: two PersistentVolumes to be may have one name
 
 	releases  *releases
 	snapshots *loop.Loop[types.NamespacedName] // those of releases
@@ -80,7 +80,7 @@ func New(cfg Config) (*Controller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("provision: %w", err)
 	}
-	c.unsaved, err = loop.New(loop.Config[string]{
+	c.unsaved, err = loop.New(loop.Config[types.UID]{
 		Name: "unsavedpvs", Workers: savers, Process: c.syncUnsaved, RetryStart: saveRetryStart, RetryMax: saveRetryMax,
 	})
 	if err != nil {

@@ -96,12 +96,11 @@ func withoutMarker(annotations map[string]string) map[string]string {
 type creates struct {
 	mu       sync.Mutex
 	byUID    map[types.UID]create
-	byPV     map[string]types.UID          // name of an unsaved PersistentVolume → claim UID
 	bySource map[string]map[types.UID]bool // source.Key → claims with an outstanding create from it
 }
 
 func newCreates() *creates {
-	return &creates{byUID: map[types.UID]create{}, byPV: map[string]types.UID{}, bySource: map[string]map[types.UID]bool{}}
+	return &creates{byUID: map[types.UID]create{}, bySource: map[string]map[types.UID]bool{}}
 }
 
 // get returns the create of a claim, and false when nothing is remembered of it.
@@ -119,9 +118,6 @@ func (c *creates) put(cr create) {
 	defer c.mu.Unlock()
 	c.unlist(uid)
 	c.byUID[uid] = cr
-	if cr.unsaved != nil {
-		c.byPV[cr.unsaved.Name] = uid
-	}
 	if key := source.Key(cr.claim); key != "" && cr.outstanding() {
 		if c.bySource[key] == nil {
 			c.bySource[key] = map[types.UID]bool{}
@@ -138,14 +134,11 @@ func (c *creates) drop(uid types.UID) {
 	delete(c.byUID, uid)
 }
 
-// unlist takes the claim out of the indexes. mu is held.
+// unlist takes the claim out of the index of sources. mu is held.
 func (c *creates) unlist(uid types.UID) {
 	cr, ok := c.byUID[uid]
 	if !ok {
 		return
-	}
-	if cr.unsaved != nil {
-		delete(c.byPV, cr.unsaved.Name)
 	}
 	if key := source.Key(cr.claim); key != "" {
 		delete(c.bySource[key], uid)
@@ -160,14 +153,6 @@ func (c *creates) usedBy(key string) []types.UID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Sorted(maps.Keys(c.bySource[key]))
-}
-
-// forUnsaved returns the claim whose PersistentVolume of that name is not saved yet.
-func (c *creates) forUnsaved(pvName string) (types.UID, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	uid, ok := c.byPV[pvName]
-	return uid, ok
 }
 
 // where returns the claims whose create has the property, sorted.

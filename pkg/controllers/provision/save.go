@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/loop"
@@ -32,20 +33,15 @@ func (c *Controller) made(ctx context.Context, cr create, pv *corev1.PersistentV
 	case err != nil:
 		c.metrics.failed(cr.claim, reasonNotSaved)
 		c.notSaved(ctx, cr, err)
-		c.unsaved.Add(pv.Name)
+		c.unsaved.Add(cr.claim.UID)
 		return loop.Done()
 	}
 	c.saved(ctx, cr)
 	return loop.Done()
 }
 
-// syncUnsaved tries again to save a PersistentVolume. It never gives up while the claim is there; an object
-// that the API server calls invalid is given up, and its volume deleted, when the claim is gone.
-func (c *Controller) syncUnsaved(ctx context.Context, pvName string) loop.Verdict {
-	uid, ok := c.creates.forUnsaved(pvName)
-	if !ok {
-		return loop.Done()
-	}
+// syncUnsaved tries again to save the PersistentVolume of a claim.
+func (c *Controller) syncUnsaved(ctx context.Context, uid types.UID) loop.Verdict {
 	release, ok := c.locks.try(uid)
 	if !ok {
 		return loop.After(lockedRetry)
@@ -56,6 +52,12 @@ func (c *Controller) syncUnsaved(ctx context.Context, pvName string) loop.Verdic
 	if !ok || cr.unsaved == nil {
 		return loop.Done()
 	}
+	return c.saveAgain(ctx, cr)
+}
+
+// saveAgain tries to save the PersistentVolume of cr; the claim's lock is held. It never gives up while the claim is
+// there; an object that the API server calls invalid is given up, and its volume deleted, when the claim is gone.
+func (c *Controller) saveAgain(ctx context.Context, cr create) loop.Verdict {
 	ctx, span := c.claimSpan(ctx, spanSave, cr.claim)
 	defer span.End()
 	err := c.create(ctx, cr.unsaved)
@@ -65,7 +67,7 @@ func (c *Controller) syncUnsaved(ctx context.Context, pvName string) loop.Verdic
 		return loop.Done()
 	case errors.Is(err, errVolumeInUse):
 		_ = c.taken(ctx, cr, err)
-		c.claims.AddAfter(uid, c.cfg.RetryStart)
+		c.claims.AddAfter(cr.claim.UID, c.cfg.RetryStart)
 		return loop.Done()
 	}
 	c.notSaved(ctx, cr, err)

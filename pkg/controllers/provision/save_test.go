@@ -136,3 +136,36 @@ func TestTwoClaimsOfOneVolumeName(t *testing.T) {
 		}
 	})
 }
+
+// Two claims of one volume name, and no PersistentVolume can be saved for a while: the first one gets it, the second is
+// told, and provisioned anew when the name is free.
+func TestTwoUnsavedPVsOfOneName(t *testing.T) {
+	inWorld(t, func(cfg *Config) { cfg.Settings.VolumeNameUUIDLength = 3 }, func(t *testing.T, w *world) {
+		begin := time.Now()
+		w.api.failing(func(verb, resource, _ string) error {
+			if verb == "create" && resource == "persistentvolumes" && time.Since(begin) < 10*time.Second {
+				return errors.New("no connection")
+			}
+			return nil
+		})
+		claims := []*corev1.PersistentVolumeClaim{w.claim("c"), w.claim("d")}
+		w.pass(time.Minute)
+		pv := w.pv("pvc-uid")
+		if pv == nil || len(w.events.having("Warning ProvisioningFailed", "in use", "pvc-uid")) != 1 {
+			t.Fatalf("PersistentVolume %v, events %v", pv, w.events.having())
+		}
+		first, second := claims[0], claims[1]
+		if pv.Spec.ClaimRef.UID != first.UID {
+			first, second = second, first
+		}
+		if n := len(w.c.creates.where(create.outstanding)); n != 0 {
+			t.Errorf("%d creates are outstanding", n)
+		}
+		w.remove(first)
+		w.phase("pvc-uid", corev1.VolumeReleased)
+		w.pass(10 * time.Minute)
+		if got := w.pv("pvc-uid"); got == nil || got.Spec.ClaimRef.UID != second.UID {
+			t.Errorf("the second claim got %v", got)
+		}
+	})
+}
