@@ -109,22 +109,20 @@ func (c *Controller) Run(stop, work context.Context) error {
 	}
 	logger.Info("Provisioning", "driver", c.cfg.Settings.Driver, "createWorkers", c.cfg.CreateWorkers, "deleteWorkers", c.cfg.DeleteWorkers)
 
-	// Saving outlives the other two: what they made in their last moments is saved, too.
-	savingEnds, endSaving := context.WithCancel(work)
-	defer endSaving()
-	var saving, working sync.WaitGroup
-	saving.Go(func() { c.unsaved.Run(savingEnds, work) })
+	var working sync.WaitGroup
 	working.Go(func() { c.claims.Run(stop, work) })
 	working.Go(func() { c.volumes.Run(stop, work) })
+	working.Go(func() { c.unsaved.Run(stop, work) })
 	working.Go(func() { c.snapshots.Run(stop, work) })
-	working.Wait()
+	<-stop.Done()
 	c.turns.drain()
-	c.drain(work)
-	endSaving()
-	saving.Wait()
-	c.report(work)
+	worked := make(chan struct{})
+	go func() { working.Wait(); close(worked) }()
+	c.drain(work, worked)
+	<-worked
 	c.quiet.end()
 	c.markers.wait()
+	c.report(work)
 	return nil
 }
 

@@ -8,21 +8,50 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"github.com/csi-sidecars/external-provisioner/pkg/loop"
+	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 )
 
 // drainRetry is the pause between two tries while draining: there is little time, and few are left.
 const drainRetry = 500 * time.Millisecond
 
-// drain brings to an end what would be forgotten when this process ends: outstanding creates whose claim is gone
-// or not marked, and PersistentVolumes that are not saved. What a marker remembers is left to the next process.
-// It returns when nothing is left or work ends.
-func (c *Controller) drain(work context.Context) {
-	var drains sync.WaitGroup
-	for _, uid := range c.creates.where(c.mustEnd) {
-		drains.Go(func() { c.driveToEnd(work, uid) })
+// drain brings to an end what would be forgotten when this process ends: outstanding creates whose claim is gone or
+// not marked, PersistentVolumes that are not saved, and those whose volume is deleted already. What a marker
+// remembers is left to the next process. It begins beside the workers, which may need all the time there is for
+// their last keys, and returns when they have ended (worked is closed) and nothing is left, or when work ends.
+func (c *Controller) drain(work context.Context, worked <-chan struct{}) {
+	var steps sync.WaitGroup
+	defer steps.Wait()
+	for work.Err() == nil {
+		todo := c.unfinished(work)
+		if len(todo) == 0 && worked == nil {
+			steps.Wait() // a call that ends now may leave a PersistentVolume to save
+			if todo = c.unfinished(work); len(todo) == 0 {
+				return
+			}
+		}
+		for _, step := range todo {
+			steps.Go(step)
+		}
+		select {
+		case <-work.Done():
+		case <-worked:
+			worked = nil
+		case <-time.After(drainRetry):
+		}
 	}
-	drains.Wait()
+}
+
+// unfinished returns a step for each thing that the drain has to end. A step does nothing while another one, or a
+// worker, is at the same thing.
+func (c *Controller) unfinished(work context.Context) []func() {
+	var steps []func()
+	for _, uid := range c.creates.where(c.mustEnd) {
+		steps = append(steps, func() { c.driveOn(work, uid) })
+	}
+	for _, name := range c.deletions.halfDone() {
+		steps = append(steps, func() { c.syncVolume(work, name) })
+	}
+	return steps
 }
 
 // mustEnd reports whether only this process knows of the create.
@@ -30,21 +59,24 @@ func (c *Controller) mustEnd(cr create) bool {
 	return cr.unsaved != nil || (cr.proto.unanswered && (!c.markers.has(cr.claim.UID) || c.cfg.Cache.ClaimByUID(cr.claim.UID) == nil))
 }
 
-func (c *Controller) driveToEnd(work context.Context, uid types.UID) {
-	for {
-		cr, ok := c.creates.get(uid)
-		if !ok || !c.mustEnd(cr) {
-			return
-		}
-		verdict := loop.Done()
-		if cr.unsaved == nil {
-			verdict = c.syncClaim(work, uid)
-		}
-		select {
-		case <-work.Done():
-			return
-		case <-time.After(max(drainRetry, verdict.Wait())):
-		}
+// driveOn takes one step with a create that must end. Waits are the drain's: there is no time for a back-off, and a
+// call whose answer would not count yet is not made.
+func (c *Controller) driveOn(work context.Context, uid types.UID) {
+	release, ok := c.locks.try(uid)
+	if !ok {
+		return
+	}
+	defer release()
+	defer c.settleClaim(uid)
+	cr, _ := c.creates.get(uid)
+	switch {
+	case !c.mustEnd(cr):
+	case cr.unsaved != nil:
+		c.saveAgain(work, cr)
+	default:
+		c.syncLocked(work, uid)
+		const busy = false // no new create is begun that could be kept out
+		c.turns.leave(uid, busy)
 	}
 }
 
@@ -52,19 +84,17 @@ func (c *Controller) driveToEnd(work context.Context, uid types.UID) {
 // process; the rest may be lost, and only the log can tell by which name to look for it.
 func (c *Controller) report(work context.Context) {
 	logger := klog.FromContext(work)
-	for _, uid := range c.creates.where(func(cr create) bool { return cr.outstanding() }) {
-		cr, ok := c.creates.get(uid)
-		if !ok {
-			continue
-		}
-		name := ""
-		if cr.plan != nil {
-			name = cr.plan.Request.GetName()
-		}
+	for _, uid := range c.creates.where(create.outstanding) {
+		cr, _ := c.creates.get(uid)
+		// A create that was taken up and has no plan yet has its volume's name all the same.
+		name, _ := volume.Name(c.cfg.Settings.VolumeNamePrefix, c.cfg.Settings.VolumeNameUUIDLength, uid)
 		if c.markers.has(uid) && c.cfg.Cache.ClaimByUID(uid) != nil {
 			logger.Info("Left to the next process", "PVC", klog.KObj(cr.claim), "volume", name)
 			continue
 		}
 		logger.Error(nil, "A volume may be lost: it was not finished before the stop, and its claim could not be marked", "PVC", klog.KObj(cr.claim), "volume", name)
+	}
+	for _, name := range c.deletions.halfDone() {
+		logger.Info("The volume is deleted, its PersistentVolume is left to the next process", "PV", klog.KRef("", name))
 	}
 }

@@ -5,12 +5,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+	"github.com/csi-sidecars/external-provisioner/test/fixture"
 )
 
 const drainTime = 20 * time.Second
+
+// endless takes longer than any stop. In the moment in which the stop ends another call may begin.
+var endless = answer{after: time.Hour}
 
 func forbidMarkers(verb, resource, name string) error {
 	if verb == "update" && resource == "persistentvolumeclaims" {
@@ -50,6 +58,22 @@ func TestAStopLeavesWhatIsMarked(t *testing.T) {
 		if !w.marked("c") {
 			t.Error("not marked")
 		}
+		if !w.inLog("Left to the next process", `PVC="default/c"`, `volume="pvc-uid-of-c"`) || w.inLog("may be lost") {
+			t.Error("the log does not say that the create is left to the next process")
+		}
+	})
+}
+
+// The same with a create that this process has taken up and could not go on with: its volume has a name, too.
+func TestAStopNamesWhatWasTakenUp(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		w.put(fixture.Claim("c").UID("uid-of-c").Class("gone").For(driverName).Finalizer(wellknown.FinalizerProvisioningInProgress).
+			Annotation(wellknown.AnnProvisioningInProgress, marker{UID: "uid-of-c", Driver: driverName, Class: "class-2"}.encode()).Obj())
+		w.pass(time.Second)
+		w.term(drainTime)
+		if !w.inLog("Left to the next process", `volume="pvc-uid-of-c"`) {
+			t.Error("the log does not name the volume")
+		}
 	})
 }
 
@@ -84,15 +108,59 @@ func TestAStopFinishesWhatNobodyElseKnows(t *testing.T) {
 	}
 }
 
-// What cannot be finished in time ends with the drain.
+// The same while another call takes all the time that there is: nothing waits for that.
+func TestALongCallHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		script []answer // the first for the create, the second for the long call, the third for the create again
+		wantAt []int
+	}{
+		"the create is in back-off":               {[]answer{madeInBad, endless, {}, endless}, []int{0, 0}},
+		"its call has no answer during the stop":  {[]answer{{after: 5 * time.Second, code: codes.DeadlineExceeded, made: true}, endless, {}, endless}, []int{0, 5}},
+		"the long call ends and is driven itself": {[]answer{madeInBad, {after: 5 * time.Second, code: codes.DeadlineExceeded}}, []int{0, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(cfg *Config) { cfg.Timeout = time.Minute }, func(t *testing.T, w *world) {
+				w.api.failing(forbidMarkers)
+				w.driver.answers(tc.script...)
+				claim := w.claim("c")
+				w.pass(10 * time.Millisecond)
+				w.claim("long")
+				w.pass(100 * time.Millisecond)
+				w.remove(claim)
+				took := w.term(drainTime)
+				var at []int
+				for _, call := range w.driver.createCalls() {
+					if call.name == "pvc-uid-of-c" {
+						at = append(at, int(call.at/time.Second))
+					}
+				}
+				if diff := cmp.Diff(tc.wantAt, at); diff != "" {
+					t.Errorf("calls of the create at (-want +got):\n%s", diff)
+				}
+				if w.pv("pvc-uid-of-c") == nil {
+					t.Error("the volume has no PersistentVolume")
+				}
+				if inTime := w.pv("pvc-uid-of-long") != nil; inTime != (took < drainTime) || inTime == w.inLog("A volume may be lost", `volume="pvc-uid-of-long"`) {
+					t.Errorf("the stop took %s, the other volume was saved: %v", took, inTime)
+				}
+			})
+		})
+	}
+}
+
+// What cannot be finished in time ends with the drain, and the log says by which name to look for the volume.
 func TestADrainHasAnEnd(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.api.failing(forbidMarkers)
-		w.driver.answers(madeInBad, answer{after: time.Hour})
+		w.driver.answers(madeInBad, endless, endless)
 		w.claim("c")
 		w.pass(100 * time.Millisecond)
 		if took := w.term(drainTime); took != drainTime {
 			t.Errorf("the stop took %s, want %s", took, drainTime)
+		}
+		if !w.inLog("ERROR", "A volume may be lost", `PVC="default/c"`, `volume="pvc-uid-of-c"`) {
+			t.Error("the log does not name the volume")
 		}
 	})
 }
@@ -114,6 +182,78 @@ func TestAStopSavesWhatIsUnsaved(t *testing.T) {
 		}
 		if w.pv("pvc-uid-of-c") == nil || w.marked("c") {
 			t.Errorf("PersistentVolume %v, marked %v", w.pv("pvc-uid-of-c"), w.marked("c"))
+		}
+	})
+}
+
+// The same when its next turn is further away than the end of the drain: it is tried at once.
+func TestAStopWaitsForNoBackOffOfASave(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		w.api.failing(func(verb, resource, _ string) error {
+			if verb == "create" && resource == "persistentvolumes" {
+				return errors.New("no connection")
+			}
+			return nil
+		})
+		w.claim("c")
+		w.pass(102 * time.Second) // the last try was at 101 s, the next one is at 131 s
+		w.api.failing(nil)
+		w.pass(time.Second)
+		if w.pv("pvc-uid-of-c") != nil {
+			t.Fatal("the PersistentVolume is saved too soon for this test")
+		}
+		if took := w.term(drainTime); took > time.Second {
+			t.Errorf("the stop took %s", took)
+		}
+		if w.pv("pvc-uid-of-c") == nil || w.marked("c") {
+			t.Errorf("PersistentVolume %v, marked %v", w.pv("pvc-uid-of-c"), w.marked("c"))
+		}
+	})
+}
+
+// A volume that is deleted is not deleted again by the next process: its PersistentVolume goes during the stop.
+func TestAStopFinishesHalfADeletion(t *testing.T) {
+	t.Parallel()
+	for _, refused := range []string{"delete", "patch"} {
+		t.Run(refused, func(t *testing.T) {
+			inWorld(t, nil, func(t *testing.T, w *world) {
+				begin := time.Now()
+				w.api.failing(func(verb, resource, _ string) error {
+					if verb == refused && resource == "persistentvolumes" && time.Since(begin) < 10*time.Second {
+						return apierrors.NewInternalError(errors.New("not now"))
+					}
+					return nil
+				})
+				w.put(released().Obj())
+				w.pass(time.Second)
+				w.deletes(1, true)
+				if took := w.term(drainTime); took < 9*time.Second || took > 10*time.Second {
+					t.Errorf("the stop took %s", took)
+				}
+				w.start()
+				w.pass(time.Minute)
+				w.deletes(1, false)
+			})
+		})
+	}
+}
+
+// When that does not come to its end, the log tells.
+func TestAStopNamesHalfADeletion(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		w.api.failing(func(verb, _, _ string) error {
+			if verb == "patch" {
+				return apierrors.NewInternalError(errors.New("not now"))
+			}
+			return nil
+		})
+		w.put(released().Obj())
+		w.pass(time.Second)
+		if took := w.term(drainTime); took != drainTime {
+			t.Errorf("the stop took %s", took)
+		}
+		if !w.inLog("its PersistentVolume is left to the next process", `PV="pv"`) {
+			t.Error("the log does not name the PersistentVolume")
 		}
 	})
 }

@@ -34,7 +34,7 @@ type turns struct {
 
 // sourceTurns are the claims of one source. A claim is in one place at most.
 type sourceTurns struct {
-	running map[types.UID]bool // have a turn, or one is set aside for them
+	running map[types.UID]bool // have a turn (true), or one is set aside for them (false)
 	busy    map[types.UID]bool // between two calls, and the driver goes on
 	again   []types.UID        // wait; their create is unanswered
 	first   []types.UID        // wait; no call was made yet
@@ -81,8 +81,12 @@ func (t *turns) take(uid types.UID, key string, unanswered bool) bool {
 	if unanswered {
 		place = &s.again
 	}
-	if s.running[uid] || slices.Contains(*place, uid) {
-		return s.running[uid]
+	if slices.Contains(*place, uid) {
+		return false
+	}
+	if _, has := s.running[uid]; has {
+		s.running[uid] = true
+		return true
 	}
 	s.remove(uid)
 	if s.room(t.limit, unanswered) {
@@ -127,7 +131,8 @@ func (t *turns) leaving(uid types.UID, busy bool) []types.UID {
 	return woken
 }
 
-// drain is for the time when the queue has stopped, and no call runs: who wants a turn has to ask again.
+// drain is for the time when the queue has stopped and wakes nobody. Only the calls that run keep their turns: who
+// waits, or has a turn set aside, has to ask again.
 func (t *turns) drain() {
 	if t == nil {
 		return
@@ -135,8 +140,13 @@ func (t *turns) drain() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.draining = true
-	clear(t.sources)
-	clear(t.of)
+	for uid, key := range t.of {
+		if s := t.sources[key]; !s.running[uid] {
+			s.remove(uid)
+			delete(t.of, uid)
+		}
+	}
+	maps.DeleteFunc(t.sources, func(_ string, s *sourceTurns) bool { return len(s.running) == 0 })
 }
 
 // waiting returns how many claims wait for a turn.
@@ -173,11 +183,11 @@ func (s *sourceTurns) admit(limit int) []types.UID {
 	var admitted []types.UID
 	for len(s.again) > 0 && s.room(limit, true) {
 		admitted, s.again = append(admitted, s.again[0]), s.again[1:]
-		s.running[admitted[len(admitted)-1]] = true
+		s.running[admitted[len(admitted)-1]] = false
 	}
 	for len(s.first) > 0 && s.room(limit, false) {
 		admitted, s.first = append(admitted, s.first[0]), s.first[1:]
-		s.running[admitted[len(admitted)-1]] = true
+		s.running[admitted[len(admitted)-1]] = false
 	}
 	return admitted
 }

@@ -251,6 +251,27 @@ func TestAStopKeepsTheBound(t *testing.T) {
 	})
 }
 
+// The same beside a call that was running when the stop came: what is driven waits for its end.
+func TestAStopKeepsTheBoundBesideACall(t *testing.T) {
+	inWorld(t, atMost(1), func(t *testing.T, w *world) {
+		w.origin("src")
+		w.change("src", func(claim *corev1.PersistentVolumeClaim) {
+			claim.Finalizers = append(claim.Finalizers, wellknown.FinalizerCloneSource)
+		})
+		w.api.failing(forbidMarkers)
+		w.driver.answers(noStatus, answer{after: 3 * time.Second}, answer{after: 2 * time.Second})
+		w.clone("a", "src")
+		w.pass(time.Millisecond)
+		w.clone("b", "src")
+		w.pass(100 * time.Millisecond)
+		w.term(drainTime)
+		w.logged("0 a", "0 b", "3 a")
+		if got := w.driver.mostFrom("handle-pv-of-src"); got != 1 {
+			t.Errorf("%d calls at once, want 1", got)
+		}
+	})
+}
+
 // Who is deleted while it waits leaves its place to the next.
 func TestAClaimThatIsDeletedWhileItWaits(t *testing.T) {
 	inWorld(t, atMost(1), func(t *testing.T, w *world) {
@@ -354,6 +375,25 @@ func TestTurns(t *testing.T) {
 		if len(turns.sources)+len(turns.of) != 0 {
 			t.Fatalf("left are %v, %v", turns.sources, turns.of)
 		}
+	}
+}
+
+// A stop takes back the turns that were set aside for claims which nobody wakes any more, and none whose call runs.
+func TestADrainKeepsTheTurnsOfCalls(t *testing.T) {
+	t.Parallel()
+	turns := newTurns(2, func(types.UID) {})
+	for _, uid := range []types.UID{"ended", "running", "woken", "waiting"} {
+		turns.take(uid, "k", false)
+	}
+	turns.leave("ended", false)
+	turns.drain()
+	if !turns.has("running") || !turns.take("driven", "k", true) || turns.take("too many", "k", true) {
+		t.Errorf("running %v", turns.sources["k"].running)
+	}
+	turns.leave("running", false)
+	turns.leave("driven", false)
+	if len(turns.sources)+len(turns.of) != 0 {
+		t.Errorf("left are %v, %v", turns.sources, turns.of)
 	}
 }
 

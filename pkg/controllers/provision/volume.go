@@ -24,6 +24,7 @@ import (
 // deletion is how far the deletion of one PersistentVolume has come. The cache shows each step late, and no
 // step is done twice because of that.
 type deletion struct {
+	pvName        string
 	started       time.Time
 	volumeDeleted bool // the driver said so
 	objectDeleted bool // the API server accepted the DELETE
@@ -57,6 +58,20 @@ func (d *deletions) forget(uid types.UID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.byUID, uid)
+}
+
+// halfDone returns the names of the PersistentVolumes whose volume is deleted while they are still there, sorted.
+func (d *deletions) halfDone() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var names []string
+	for _, state := range d.byUID {
+		if state.volumeDeleted && !state.released {
+			names = append(names, state.pvName)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // syncVolume keeps our finalizer on one PersistentVolume as it should be, and deletes it when its time has come.
@@ -113,7 +128,7 @@ func (c *Controller) deleteVolume(ctx context.Context, pv *corev1.PersistentVolu
 		if verdict, ok := c.notDeleted(ctx, pv, &state, err); !ok {
 			return verdict
 		}
-		state.volumeDeleted = true
+		state.pvName, state.volumeDeleted = pv.Name, true
 		c.deletions.put(pv.UID, state)
 		c.cfg.Observer.VolumeDeleted(pv.Spec.StorageClassName, pv.Spec.NodeAffinity)
 	}

@@ -68,6 +68,7 @@ type world struct {
 	cfg    Config
 	c      *Controller // the running instance
 	dead   *atomic.Bool
+	logger klog.Logger
 	stop   func()
 	kill   context.CancelFunc
 	ended  chan error
@@ -111,12 +112,25 @@ func (w *world) start() {
 	if err != nil {
 		w.Fatal(err)
 	}
-	logging := klog.NewContext(context.Background(), ktesting.NewLogger(w, ktesting.NewConfig(ktesting.Verbosity(4))))
+	w.logger = ktesting.NewLogger(w, ktesting.NewConfig(ktesting.Verbosity(4), ktesting.BufferLogs(true)))
+	logging := klog.NewContext(context.Background(), w.logger)
 	stop, stopping := context.WithCancel(logging)
 	work, killing := context.WithCancel(logging)
 	w.c, w.dead, w.stop, w.kill, w.ended = c, dead, stopping, killing, make(chan error, 1)
 	go func(ended chan<- error) { ended <- c.Run(stop, work) }(w.ended)
 	synctest.Wait() // what is there has been seen
+}
+
+// inLog reports whether the instance has logged a line that contains all the words.
+func (w *world) inLog(words ...string) bool {
+	w.Helper()
+	underlier, ok := w.logger.GetSink().(ktesting.Underlier)
+	if !ok {
+		w.Fatal("the log cannot be read")
+	}
+	return slices.ContainsFunc(strings.Split(underlier.GetBuffer().String(), "\n"), func(line string) bool {
+		return !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(line, word) })
+	})
 }
 
 // die ends the instance as SIGKILL does: from here on it reaches nobody.
