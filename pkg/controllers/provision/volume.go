@@ -25,7 +25,6 @@ import (
 // step is done twice because of that.
 type deletion struct {
 	pvName        string
-	started       time.Time
 	volumeDeleted bool // the driver said so
 	objectDeleted bool // the API server accepted the DELETE
 	released      bool // our finalizer is off
@@ -120,10 +119,8 @@ func (c *Controller) deleteVolume(ctx context.Context, pv *corev1.PersistentVolu
 	}
 	ctx, span := c.volumeSpan(ctx, pv)
 	defer span.End()
+	start := time.Now()
 	if !state.volumeDeleted {
-		if state.started.IsZero() {
-			state.started = time.Now()
-		}
 		err := c.callDelete(ctx, pv)
 		if verdict, ok := c.notDeleted(ctx, pv, &state, err); !ok {
 			return verdict
@@ -142,7 +139,7 @@ func (c *Controller) deleteVolume(ctx context.Context, pv *corev1.PersistentVolu
 	}
 	state.released = true
 	c.deletions.put(pv.UID, state)
-	c.metrics.deleted(pv, time.Since(state.started))
+	c.metrics.deleted(pv, time.Since(start))
 	klog.FromContext(ctx).V(2).Info("Deleted volume and PersistentVolume")
 	return loop.Done()
 }

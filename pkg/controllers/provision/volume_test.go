@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -156,6 +157,24 @@ func TestAnAttachedVolumeWaits(t *testing.T) {
 		w.remove(attachment)
 		w.pass(0)
 		w.deletes(1, false)
+	})
+}
+
+// The duration that is told is that of the attempt that succeeded: neither the wait for an attachment's end is in it nor
+// attempts that failed.
+func TestTheDurationOfADeletion(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		w.driver.deletes = []answer{{after: 7 * time.Second, code: codes.Internal}, {after: 3 * time.Second}}
+		attachment := fixture.Attachment("va", driverName, "pv", "node-1")
+		w.put(attachment)
+		w.put(released().Obj())
+		w.pass(time.Hour)
+		w.remove(attachment)
+		w.pass(time.Hour)
+		w.deletes(2, false)
+		if diff := cmp.Diff(map[string]string{"fast": "1 in 3s"}, samples(t, w.c.metrics.PersistentVolumeDeleteDurationSeconds)); diff != "" {
+			t.Errorf("observed (-want +got):\n%s", diff)
+		}
 	})
 }
 
