@@ -124,6 +124,9 @@ func (c *Controller) attempt(ctx context.Context, cr create, class *storagev1.St
 		}
 		cr.populator = true
 		c.creates.put(cr)
+		if c.cfg.Cache.ClaimByUID(cr.claim.UID) == nil {
+			c.creates.drop(cr.claim.UID) // it went meanwhile, and nothing was remembered when its last event came
+		}
 		c.metrics.notProvisioned(cr.claim)
 		c.metrics.ignored(cr.claim, unservedPopulator)
 		return loop.Done()

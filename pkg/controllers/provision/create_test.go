@@ -346,3 +346,20 @@ func TestNotOurClaims(t *testing.T) {
 		}
 	})
 }
+
+// A populator's claim that goes while it is looked at leaves nothing behind.
+func TestAPopulatorsClaimGoesMeanwhile(t *testing.T) {
+	meanwhile := func() {}
+	inWorld(t, func(cfg *Config) { cfg.WantsVAC = func() bool { meanwhile(); return false } }, func(t *testing.T, w *world) {
+		meanwhile = func() {
+			meanwhile = func() {}
+			w.remove(w.live("c"))
+			time.Sleep(time.Millisecond) // the handlers hear of it
+		}
+		w.put(fixture.Claim("c").UID("uid-of-c").Class("fast").For(driverName).From("example.com", "Recipe", "r").Obj())
+		w.pass(time.Second)
+		if n := len(w.c.creates.byUID); n != 0 {
+			t.Errorf("%d creates are remembered", n)
+		}
+	})
+}
