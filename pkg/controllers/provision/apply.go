@@ -25,6 +25,8 @@ const cleanupTries = 5
 type result struct {
 	pv  *corev1.PersistentVolume
 	err error
+	// volumeID is what the driver calls the volume of pv.
+	volumeID string
 	// call is nil when the driver was not called.
 	call *call
 	// secretVersion is the resource version of the secret that the call was made with; empty without one.
@@ -85,7 +87,7 @@ func (c *Controller) call(ctx context.Context, plan *Plan, secrets map[string]st
 		ended.outcome = outcome.Of(err)
 		return result{err: because(reasonBadVolume, err), call: ended}
 	}
-	return result{pv: pv, call: ended}
+	return result{pv: pv, volumeID: resp.GetVolume().GetVolumeId(), call: ended}
 }
 
 // requestOf returns a copy of the plan's request that carries the secret values, which the plan never does, and

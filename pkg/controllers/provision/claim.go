@@ -171,7 +171,8 @@ func (c *Controller) carryOut(ctx context.Context, cr create, start time.Time) l
 	plan := cr.plan
 	res := c.apply(ctx, &cr)
 	if res.err == nil {
-		return c.made(ctx, cr, res.pv, start)
+		cr.unsaved, cr.volumeID = res.pv, res.volumeID
+		return c.made(ctx, cr, start)
 	}
 	return c.conclude(ctx, cr, plan, res)
 }

@@ -37,8 +37,12 @@ type create struct {
 	stuckSaid time.Time
 	// slow holds back a request that cannot succeed as it is; nil if none.
 	slow *slow
-	// unsaved is the PersistentVolume that the API server has not taken yet; nil if none.
-	unsaved *corev1.PersistentVolume
+	// unsaved is the PersistentVolume that the API server has not taken yet, nil if none; volumeID is what the driver calls
+	// its volume.
+	unsaved  *corev1.PersistentVolume
+	volumeID string
+	// refusedSince is since when the API server has refused unsaved while nobody waits for it; zero when that is not so.
+	refusedSince time.Time
 	// saved is the name of the PersistentVolume that was saved, until the claim is seen bound or gone.
 	saved string
 	// populator says that the claim's user was told that somebody else fills it.

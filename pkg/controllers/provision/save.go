@@ -18,12 +18,16 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/trace"
 )
 
+// refusedFor is how long the API server must have refused a PersistentVolume whose claim is gone before its volume is
+// deleted, unless it calls it invalid.
+const refusedFor = time.Minute
+
 // made is what follows a volume that was made: its PersistentVolume is saved, now or as soon as it can be.
-func (c *Controller) made(ctx context.Context, cr create, pv *corev1.PersistentVolume, start time.Time) loop.Verdict {
+func (c *Controller) made(ctx context.Context, cr create, start time.Time) loop.Verdict {
+	pv := cr.unsaved
 	c.metrics.provisioned(cr.claim, time.Since(start))
 	c.cfg.Observer.VolumeCreated(pv.Spec.StorageClassName, pv.Spec.NodeAffinity)
 	cr.calling, cr.busySince = false, time.Time{}
-	cr.unsaved = pv
 	c.creates.put(cr)
 	c.markers.answered(cr.claim.UID)
 	switch err := c.create(ctx, pv); {
@@ -55,8 +59,7 @@ func (c *Controller) syncUnsaved(ctx context.Context, uid types.UID) loop.Verdic
 	return c.saveAgain(ctx, cr)
 }
 
-// saveAgain tries to save the PersistentVolume of cr; the claim's lock is held. It never gives up while the claim is
-// there; an object that the API server calls invalid is given up, and its volume deleted, when the claim is gone.
+// saveAgain tries to save the PersistentVolume of cr; the claim's lock is held. It never gives up but for givesUp.
 func (c *Controller) saveAgain(ctx context.Context, cr create) loop.Verdict {
 	ctx, span := c.claimSpan(ctx, spanSave, cr.claim)
 	defer span.End()
@@ -71,14 +74,40 @@ func (c *Controller) saveAgain(ctx context.Context, cr create) loop.Verdict {
 		return loop.Done()
 	}
 	c.notSaved(ctx, cr, err)
-	if apierrors.IsInvalid(err) && c.claimIsGone(ctx, cr.claim) {
-		if derr := c.abandon(ctx, cr); derr != nil {
-			klog.FromContext(ctx).Error(derr, "Cannot delete the volume of a PersistentVolume that cannot be saved, trying again", "PV", klog.KObj(cr.unsaved))
-			return loop.Again()
-		}
-		return loop.Done()
+	if !c.givesUp(ctx, &cr, err) {
+		return loop.Again()
 	}
-	return loop.Again()
+	if err := c.abandon(ctx, cr); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot delete the volume of a PersistentVolume that cannot be saved, trying again", "PV", klog.KObj(cr.unsaved))
+		return loop.Again()
+	}
+	return loop.Done()
+}
+
+// givesUp reports whether the volume of cr is to be deleted, now that the API server has refused its PersistentVolume
+// with err. It is what would follow if the PersistentVolume were taken after all: the claim is gone, and the policy is
+// Delete. With any other policy the volume is kept and nothing is given up. What is invalid stays so; a right may be
+// missing for a moment only, and a request that had no answer may arrive late.
+func (c *Controller) givesUp(ctx context.Context, cr *create, err error) bool {
+	invalid := apierrors.IsInvalid(err)
+	hopeless := (invalid || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)) &&
+		cr.unsaved.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete &&
+		c.claimIsGone(ctx, cr.claim) && c.isNotThere(ctx, cr.unsaved.Name)
+	switch {
+	case !hopeless:
+		cr.refusedSince = time.Time{}
+	case cr.refusedSince.IsZero():
+		cr.refusedSince = time.Now()
+	}
+	c.creates.put(*cr)
+	return hopeless && (invalid || time.Since(cr.refusedSince) >= refusedFor)
+}
+
+// isNotThere reports whether the API server says that there is no PersistentVolume of that name: an earlier try may
+// have been taken while its answer was lost.
+func (c *Controller) isNotThere(ctx context.Context, pvName string) bool {
+	_, err := c.cfg.Client.CoreV1().PersistentVolumes().Get(ctx, pvName, metav1.GetOptions{})
+	return apierrors.IsNotFound(err)
 }
 
 // create creates the PersistentVolume. One that is there already is a success if it is this very one.
@@ -155,16 +184,14 @@ func (c *Controller) claimIsGone(ctx context.Context, claim *corev1.PersistentVo
 	return apierrors.IsNotFound(err) || (err == nil && (live.UID != claim.UID || live.DeletionTimestamp != nil))
 }
 
-// abandon deletes the volume of a PersistentVolume that can never be saved and that nobody waits for.
+// abandon deletes the volume of a PersistentVolume that cannot be saved and that nobody waits for, by the driver's own
+// id: the object may name the volume in the terms of an in-tree plugin.
 func (c *Controller) abandon(ctx context.Context, cr create) error {
-	if cr.unsaved.Spec.CSI == nil || cr.plan == nil {
-		return fmt.Errorf("PersistentVolume %s has no CSI source to delete by", cr.unsaved.Name)
-	}
 	secret, err := c.provisionerSecret(ctx, cr.plan, true)
 	if err != nil {
 		return err
 	}
-	err = c.cfg.Driver.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: cr.unsaved.Spec.CSI.VolumeHandle, Secrets: values(secret)})
+	err = c.cfg.Driver.DeleteVolume(c.cfg.WithMigrated(ctx, cr.plan.Translated), &csi.DeleteVolumeRequest{VolumeId: cr.volumeID, Secrets: values(secret)})
 	if err != nil {
 		return err
 	}

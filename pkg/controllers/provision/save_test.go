@@ -7,7 +7,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
 )
 
@@ -166,6 +170,129 @@ func TestTwoUnsavedPVsOfOneName(t *testing.T) {
 		w.pass(10 * time.Minute)
 		if got := w.pv("pvc-uid"); got == nil || got.Spec.ClaimRef.UID != second.UID {
 			t.Errorf("the second claim got %v", got)
+		}
+	})
+}
+
+// bothWays translates classes and PersistentVolumes.
+type bothWays struct{ oneWay }
+
+func (bothWays) TranslateToInTree(pv *corev1.PersistentVolume) (*corev1.PersistentVolume, error) {
+	pv = pv.DeepCopy()
+	pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{PDName: "disk"}}
+	return pv, nil
+}
+
+// A PersistentVolume that the API server refuses is tried for as long as somebody may want its volume. When the claim has
+// gone and the volume would be deleted anyway, it is: at once if the object is invalid, and after a minute if the refusal
+// may pass.
+func TestARefusedPVWhoseClaimIsGone(t *testing.T) {
+	resource := schema.GroupResource{Resource: "persistentvolumes"}
+	invalid := apierrors.NewInvalid(schema.GroupKind{Kind: "PersistentVolume"}, "pvc-uid-of-c", nil)
+	forbidden := apierrors.NewForbidden(resource, "pvc-uid-of-c", nil)
+	webhook := &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: 403, Message: `admission webhook "w" denied the request`}}
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		err     error
+		class   func(*fixture.ClassBuilder)
+		then    func(w *world) // before the claim goes
+		atOnce  bool           // deleted when the next try is refused
+		deleted bool           // deleted in the end
+	}{
+		"invalid":                    {err: invalid, atOnce: true, deleted: true},
+		"forbidden":                  {err: forbidden, deleted: true},
+		"denied by a webhook":        {err: webhook, deleted: true},
+		"a bad request":              {err: apierrors.NewBadRequest("no"), deleted: true},
+		"a conflict":                 {err: apierrors.NewConflict(resource, "pvc-uid-of-c", nil)},
+		"the API server is overrun":  {err: apierrors.NewTooManyRequests("later", 1)},
+		"the API server fails":       {err: apierrors.NewInternalError(errors.New("etcd"))},
+		"invalid, and to be kept":    {err: invalid, class: func(b *fixture.ClassBuilder) { b.Policy(corev1.PersistentVolumeReclaimRetain) }},
+		"forbidden, and to be kept":  {err: forbidden, class: func(b *fixture.ClassBuilder) { b.Policy(corev1.PersistentVolumeReclaimRetain) }},
+		"invalid, and it is there":   {err: invalid, then: putPVOfC},
+		"forbidden, and it is there": {err: forbidden, then: putPVOfC},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, nil, func(t *testing.T, w *world) {
+				class := fixture.Class("fast").UID("class-1").Provisioner(driverName)
+				if tc.class != nil {
+					tc.class(class)
+				}
+				w.put(class.Obj())
+				w.api.failing(func(verb, resource, _ string) error {
+					if verb == "create" && resource == "persistentvolumes" {
+						return tc.err
+					}
+					return nil
+				})
+				claim := w.claim("c")
+				w.pass(10 * time.Minute)
+				if tc.then != nil {
+					tc.then(w)
+				}
+				deleted := func() bool { return len(w.driver.deleteCalls()) > 0 }
+				if deleted() || !w.marked("c") {
+					t.Fatalf("deleted %v, marked %v while the claim is there", deleted(), w.marked("c"))
+				}
+				w.remove(claim)
+				w.pass(45 * time.Second) // tries are 30 s apart
+				if deleted() != tc.atOnce {
+					t.Errorf("deleted after the first try without the claim: %v", deleted())
+				}
+				w.pass(time.Hour)
+				if deleted() != tc.deleted || tc.deleted != (w.live("c") == nil) || tc.deleted != (w.driver.volumeCount() == 0) {
+					t.Errorf("deleted in the end: %v, claim %v", deleted(), w.live("c"))
+				}
+				w.calls(0)
+			})
+		})
+	}
+}
+
+// putPVOfC is what a try does whose answer is lost.
+func putPVOfC(w *world) {
+	w.put(fixture.PV("pvc-uid-of-c").ProvisionedBy(driverName).Handle("id-of-pvc-uid-of-c").BoundTo(w.live("c")).Phase(corev1.VolumeBound).Obj())
+}
+
+// A right that is missing for a moment costs no volume.
+func TestARightThatComesBack(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		w.api.failing(func(verb, resource, name string) error {
+			if verb == "create" && resource == "persistentvolumes" {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, name, nil)
+			}
+			return nil
+		})
+		claim := w.claim("c")
+		w.pass(10 * time.Minute)
+		w.remove(claim)
+		w.pass(50 * time.Second)
+		w.api.failing(nil)
+		w.pass(time.Minute)
+		if n := len(w.driver.deleteCalls()); n != 0 || w.pv("pvc-uid-of-c") == nil || w.live("c") != nil {
+			t.Errorf("%d DeleteVolume calls, PersistentVolume %v, claim %v", n, w.pv("pvc-uid-of-c"), w.live("c"))
+		}
+	})
+}
+
+// The object names a volume of the in-tree plugin in its own way; the driver is told its own.
+func TestARefusedPVOfTheInTreePlugin(t *testing.T) {
+	inWorld(t, func(cfg *Config) { cfg.Settings.InTree, cfg.Translator = inTreeName, bothWays{} }, func(t *testing.T, w *world) {
+		w.api.failing(func(verb, resource, name string) error {
+			if verb == "create" && resource == "persistentvolumes" {
+				return apierrors.NewInvalid(schema.GroupKind{Kind: "PersistentVolume"}, name, nil)
+			}
+			return nil
+		})
+		w.put(fixture.Class("legacy").UID("class-2").Provisioner(inTreeName).Obj())
+		w.put(fixture.Claim("c").UID("uid-of-c").Class("legacy").For(inTreeName).Annotation(wellknown.AnnMigratedTo, driverName).Obj())
+		w.pass(time.Minute)
+		w.remove(w.live("c"))
+		w.pass(time.Minute)
+		if calls := w.driver.deleteCalls(); len(calls) != 1 || calls[0].id != "id-of-pvc-uid-of-c" {
+			t.Errorf("DeleteVolume calls %v", calls)
+		}
+		if w.live("c") != nil {
+			t.Error("the claim is still held")
 		}
 	})
 }
