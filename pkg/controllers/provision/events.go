@@ -58,7 +58,7 @@ func eventSaveFailed(pv *corev1.PersistentVolume, err error) event {
 // eventStuck names what an operator needs to find the volume and end the matter.
 func eventStuck(driver, volumeName, why string) event {
 	return event{kind: corev1.EventTypeWarning, reason: "ProvisioningFailed", text: fmt.Sprintf(
-		"Driver %s may be making volume %q for this claim since before a restart, and it cannot be finished: %s. Bring the class back, or remove the volume by hand and then the finalizer as told under \"Markers\" in the deployment guide",
+		"Driver %s may be making volume %q for this claim since before a restart, and it cannot be finished: %s. Bring that back as it was, or remove the volume by hand and then the finalizer as told under \"Markers\" in the deployment guide",
 		driver, volumeName, why)}
 }
 

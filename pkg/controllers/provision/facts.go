@@ -5,6 +5,7 @@ import (
 	snapv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/source"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
@@ -44,6 +45,12 @@ type Facts struct {
 	Holder *corev1.PersistentVolume
 	// Outstanding says that an earlier call for this claim may still be at work in the driver.
 	Outstanding bool
+}
+
+// unread reports whether something could not be read, so that the decision may be another one soon. What is not there
+// was read.
+func (f Facts) unread() bool {
+	return f.GrantErr != nil || f.ContentErr != nil || (f.VACErr != nil && !apierrors.IsNotFound(f.VACErr))
 }
 
 // Settings is what the operator and the driver decided for all claims.

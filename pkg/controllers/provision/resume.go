@@ -20,7 +20,7 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
-// stuckEvery is how often a user is told of a create that cannot be finished.
+// stuckEvery is how often, at most, a user is told of a create that cannot be finished.
 const stuckEvery = 5 * time.Minute
 
 // pickUp looks whether an earlier process has left a create on the claim. Then it is outstanding from the start.
@@ -123,7 +123,12 @@ func (c *Controller) replan(ctx context.Context, cr *create) (loop.Verdict, bool
 	if err != nil {
 		trace.Fail(ctx, err)
 		klog.FromContext(ctx).V(2).Info("Cannot resume yet", "outcome", outcome.Of(err).String(), "err", err)
-		c.tell(cr.claim, eventFailed(err))
+		if cr.claim.DeletionTimestamp != nil && !facts.unread() {
+			// Who deletes a claim does not look after what it was made from.
+			c.tellStuck(ctx, cr, err.Error())
+		} else {
+			c.tell(cr.claim, eventFailed(err))
+		}
 		c.metrics.notProvisioned(cr.claim)
 		c.metrics.failed(cr.claim, reasonOf(err))
 		c.creates.put(*cr)
@@ -145,17 +150,23 @@ func (m *marker) stuckBy(className string, class *storagev1.StorageClass) string
 	return ""
 }
 
-// stuck tells, now and every few minutes, of a create that nobody but an operator can finish.
+// stuck is what follows for a create whose class is not as it was.
 func (c *Controller) stuck(ctx context.Context, cr create, why string) loop.Verdict {
 	c.metrics.failed(cr.claim, reasonClassMissing)
-	if now := time.Now(); now.Sub(cr.stuckSaid) >= stuckEvery {
-		cr.stuckSaid = now
-		name, _ := volume.Name(c.cfg.Settings.VolumeNamePrefix, c.cfg.Settings.VolumeNameUUIDLength, cr.claim.UID)
-		e := eventStuck(c.cfg.Settings.Driver, name, why)
-		klog.FromContext(ctx).Info("A create of an earlier process cannot be finished", "volume", name, "reason", why)
-		c.tell(cr.claim, e)
-	}
+	c.tellStuck(ctx, &cr, why)
 	trace.Fail(ctx, errors.New(why))
 	c.creates.put(cr)
 	return loop.After(stuckEvery)
+}
+
+// tellStuck tells, now and every few minutes, of a create that nobody but an operator can finish. It notes that in cr.
+func (c *Controller) tellStuck(ctx context.Context, cr *create, why string) {
+	now := time.Now()
+	if now.Sub(cr.stuckSaid) < stuckEvery {
+		return
+	}
+	cr.stuckSaid = now
+	name, _ := volume.Name(c.cfg.Settings.VolumeNamePrefix, c.cfg.Settings.VolumeNameUUIDLength, cr.claim.UID)
+	klog.FromContext(ctx).Info("A create of an earlier process cannot be finished", "volume", name, "reason", why)
+	c.tell(cr.claim, eventStuck(c.cfg.Settings.Driver, name, why))
 }

@@ -2,6 +2,7 @@ package provision
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -9,7 +10,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
@@ -172,6 +175,98 @@ func TestAStuckCreate(t *testing.T) {
 				}
 				w.pass(time.Hour)
 				w.calls(tc.wantCalls...)
+			})
+		})
+	}
+}
+
+// A claim that is being deleted is held by its marker, and no attempt can be planned any more: whatever is missing, the
+// way out is told. What could not be read may be there after all.
+func TestATerminatingClaimThatCannotBePlanned(t *testing.T) {
+	t.Parallel()
+	claim := func() *fixture.ClaimBuilder {
+		return fixture.Claim("c").UID("uid-of-c").Class("fast").For(driverName).Finalizer(wellknown.FinalizerProvisioningInProgress, "kubernetes.io/pvc-protection").
+			Annotation(wellknown.AnnProvisioningInProgress, marker{UID: "uid-of-c", Driver: driverName, Class: "class-1"}.encode())
+	}
+	attributes := func() *storagev1.VolumeAttributesClass {
+		return &storagev1.VolumeAttributesClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"}, DriverName: driverName}
+	}
+	for name, tc := range map[string]struct {
+		claim  *corev1.PersistentVolumeClaim
+		before func(w *world)
+		why    string
+		stuck  bool
+		after  func(w *world)
+	}{
+		"its source is gone": {
+			claim: claim().FromClaim("src").Terminating().Obj(), why: "src", stuck: true,
+			after: func(w *world) { w.origin("src") },
+		},
+		"no ReferenceGrant grants its source": {
+			claim: claim().FromAbroad("", "PersistentVolumeClaim", "abroad", "src").Terminating().Obj(), why: "ReferenceGrant", stuck: true,
+		},
+		"its VolumeAttributesClass is gone": {
+			claim: claim().AttributesClass("gold").Terminating().Obj(), why: `VolumeAttributesClass "gold"`, stuck: true,
+			after: func(w *world) { w.put(attributes()) },
+		},
+		"its VolumeAttributesClass cannot be read": {
+			claim: claim().AttributesClass("gold").Terminating().Obj(), why: "etcd",
+			before: func(w *world) {
+				w.put(attributes())
+				w.api.failing(func(verb, resource, _ string) error {
+					if resource == "volumeattributesclasses" {
+						return apierrors.NewInternalError(errors.New("etcd"))
+					}
+					return nil
+				})
+			},
+			after: func(w *world) { w.api.failing(nil) },
+		},
+		"the name of its secret cannot be told": {
+			claim: claim().Terminating().Obj(), why: "team", stuck: true,
+			before: func(w *world) {
+				w.put(fixture.Class("fast").UID("class-1").Provisioner(driverName).
+					Parameter("csi.storage.k8s.io/node-publish-secret-name", "${pvc.annotations['team']}").Parameter("csi.storage.k8s.io/node-publish-secret-namespace", "default").Obj())
+			},
+			after: func(w *world) {
+				w.change("c", func(claim *corev1.PersistentVolumeClaim) { claim.Annotations["team"] = "blue" })
+			},
+		},
+		"the claim is not being deleted": {
+			claim: claim().FromClaim("src").Obj(), why: "src",
+			after: func(w *world) { w.origin("src") },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(cfg *Config) {
+				cfg.WantsVAC, cfg.Settings.CrossNamespace = func() bool { return true }, true
+			}, func(t *testing.T, w *world) {
+				if tc.before != nil {
+					tc.before(w)
+				}
+				w.put(tc.claim)
+				w.pass(time.Second / 2)
+				told := w.events.having("Warning ProvisioningFailed", tc.why)
+				stuck := w.events.having("Warning ProvisioningFailed", driverName, `"pvc-uid-of-c"`, tc.why, `"Markers"`)
+				if len(told) != 1 || tc.stuck != (len(stuck) == 1) {
+					t.Fatalf("events %v", w.events.having())
+				}
+				w.pass(time.Hour)
+				stuck = w.events.having("Warning ProvisioningFailed", `"Markers"`)
+				if tc.stuck != (len(stuck) >= 11 && len(stuck) <= 13) || !tc.stuck && len(stuck) > 0 {
+					t.Errorf("%d events in an hour that name the way out", len(stuck))
+				}
+				if !w.marked("c") {
+					t.Fatal("not marked any more")
+				}
+				if tc.after == nil {
+					return
+				}
+				tc.after(w)
+				w.pass(6 * time.Minute)
+				if w.pv("pvc-uid-of-c") == nil || w.marked("c") {
+					t.Errorf("PersistentVolume %v, marked %v", w.pv("pvc-uid-of-c"), w.marked("c"))
+				}
 			})
 		})
 	}
