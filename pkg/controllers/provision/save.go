@@ -198,5 +198,6 @@ func (c *Controller) abandon(ctx context.Context, cr create) error {
 	klog.FromContext(ctx).Info("Deleted the volume of a PersistentVolume that cannot be saved", "PV", klog.KObj(cr.unsaved), "PVC", klog.KObj(cr.claim))
 	c.markers.end(ctx, cr.claim.UID)
 	c.creates.drop(cr.claim.UID)
+	c.release(ctx, cr.plan)
 	return nil
 }
