@@ -58,6 +58,10 @@ func TestResolve(t *testing.T) {
 			flags: []string{"WatchList=true,APIServerIdentity=false"}, want: defaults,
 			wantNotes: []string{"APIServerIdentity is ignored", "WatchList is ignored"},
 		},
+		"so are those of its gates that are generally available": {
+			flags: []string{"ConsistentListFromCache=true,APIServerTracing=true"}, want: defaults,
+			wantNotes: []string{"APIServerTracing is ignored", "ConsistentListFromCache is ignored"},
+		},
 		"unknown gates are all named, with the known ones": {
 			flags:    []string{"Foo=true,Bar=false"},
 			wantErrs: []string{"unknown feature gate Bar, Foo: known are AllAlpha, AllBeta, CrossNamespaceVolumeDataSource, ReleaseLeaderElectionOnExit, Topology, VolumeAttributesClass"},
