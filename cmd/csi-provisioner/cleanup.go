@@ -50,6 +50,7 @@ func (r *rooms) cleanUpNodes() error {
 	lease := process.LeaderConfig{
 		Leases: r.api.clients.Lease.CoordinationV1(), Lock: lock, Namespace: e.Namespace, Identity: e.Identity,
 		LeaseDuration: cleanupLease, RenewDeadline: cleanupRenew, RetryPeriod: cleanupRetry, DrainTimeout: cleanupDrain,
+		Labels: e.Labels,
 		Events: r.events.QuietRecorder(process.EventComponent(lock, e.Identity)),
 	}
 	if _, err := process.NewLeader(lease); err != nil {

@@ -20,10 +20,6 @@ func (o *Options) Complete(env environment, version string) (Config, error) {
 	if err != nil {
 		return Config{}, fmt.Errorf("resolve feature gates: %w", err)
 	}
-	socket, err := socketPath(o.csiAddress)
-	if err != nil {
-		return Config{}, fmt.Errorf("resolve the driver's address: %w", err)
-	}
 	toDriver, toPV, err := o.claimKeys()
 	if err != nil {
 		return Config{}, fmt.Errorf("resolve keys of labels and annotations: %w", err)
@@ -31,7 +27,7 @@ func (o *Options) Complete(env environment, version string) (Config, error) {
 	cfg := Config{
 		Version:  version,
 		Hostname: env.hostname,
-		Driver:   DriverConfig{Address: socket, Timeout: o.timeout, Timeouts: o.timeouts()},
+		Driver:   DriverConfig{Address: o.csiAddress, Timeout: o.timeout, Timeouts: o.timeouts()},
 		Kube:     KubeConfig{Kubeconfigs: o.kubeconfigs(env), Master: o.master, QPS: float32(o.qps), Burst: o.burst},
 		Gates:    gates,
 		Volumes:  o.volumeConfig(),
@@ -41,12 +37,6 @@ func (o *Options) Complete(env environment, version string) (Config, error) {
 			MaxCreatesPerSource: int(o.maxPerSource),
 			SnapshotSweep:       max(o.snapshotSweep, 0), MarkerDelay: o.markerDelay, DrainTimeout: o.drainTimeout,
 			QuietEvents: o.quietEvents,
-		},
-		Capacity: CapacityConfig{
-			Enabled: o.capacity, Namespace: env.namespace, PodName: env.podName, OwnerLevel: o.capacityOwnerLevel,
-			Poll: o.capacityPoll, Workers: int(o.capacityWorkers),
-			ImmediateBinding: o.capacityImmediate, RespectAllowedTopologies: o.capacityAllowedTopologies,
-			QPS: o.capacityQPS, Burst: o.capacityBurst,
 		},
 		Election: ElectionConfig{
 			Enabled:       o.election,
@@ -58,6 +48,14 @@ func (o *Options) Complete(env environment, version string) (Config, error) {
 		HTTP: HTTPConfig{Address: o.address(), MetricsPath: o.metricsPath, Pprof: o.pprof},
 	}
 	cfg.Volumes.CreateMetadata, cfg.Volumes.CopyToPV = toDriver, toPV
+	if o.capacity {
+		cfg.Capacity = CapacityConfig{
+			Enabled: true, Namespace: env.namespace, PodName: env.podName, OwnerLevel: o.capacityOwnerLevel,
+			Poll: o.capacityPoll, Workers: int(o.capacityWorkers),
+			ImmediateBinding: o.capacityImmediate, RespectAllowedTopologies: o.capacityAllowedTopologies,
+			QPS: o.capacityQPS, Burst: o.capacityBurst,
+		}
+	}
 	if o.nodeDeployment {
 		cfg.Node = NodeConfig{
 			Enabled: true, Name: env.nodeName, ImmediateBinding: o.nodeImmediate,
@@ -160,9 +158,10 @@ func (o *Options) Warnings(env environment) []string {
 		warnf(o.election, "--node-deployment with --leader-election: all nodes share one lease, so only one of them works: remove --leader-election")
 		warnf(o.nodeMaxDelay < o.nodeBaseDelay, "--node-deployment-max-delay (%s) is below --node-deployment-base-delay (%s): most tries to take a claim do not wait", o.nodeMaxDelay, o.nodeBaseDelay)
 	}
+	warnf(o.nodeCleanup && !o.nodeDeployment, "--node-deployment-cleanup does nothing without --node-deployment")
 	if o.election {
 		seconds := int64(o.leaseDuration.Seconds())
-		warnf(o.renewDeadline.Seconds() >= float64(seconds), "a lease holds whole seconds: others wait %ds and not %s, which is not above the renew deadline of %s", seconds, o.leaseDuration, o.renewDeadline)
+		warnf(o.leaseDuration > o.renewDeadline && o.renewDeadline.Seconds() >= float64(seconds), "a lease holds whole seconds: others wait %ds and not %s, which is not above the renew deadline of %s", seconds, o.leaseDuration, o.renewDeadline)
 	}
 	warnf(o.metricsAddress != "", "--metrics-address is deprecated: use --http-endpoint=%s", o.metricsAddress)
 	warnf(o.pprof && o.address() == "", "--enable-pprof does nothing without --http-endpoint")

@@ -41,7 +41,7 @@ type Config struct {
 
 // DriverConfig tells how to reach and call the driver.
 type DriverConfig struct {
-	// Address is the absolute path of the socket, without unix:// (--csi-address).
+	// Address is the absolute path of the socket, alone or after unix:// (--csi-address).
 	Address string
 	// Timeout is the deadline of each call, above zero (--timeout).
 	Timeout time.Duration
@@ -123,7 +123,7 @@ type WorkConfig struct {
 	DrainTimeout time.Duration
 }
 
-// CapacityConfig is about CSIStorageCapacity objects. Unless Enabled, the rest is not even validated.
+// CapacityConfig is about CSIStorageCapacity objects. Unless Enabled it is empty: what the flags say is not even validated.
 type CapacityConfig struct {
 	// Enabled publishes objects (--enable-capacity).
 	Enabled bool

@@ -37,6 +37,8 @@ func TestMain(m *testing.M) {
 		run: func(ctx context.Context, cfg Config) error {
 			klog.FromContext(ctx).Info("Working", "socket", cfg.Driver.Address, "processors", runtime.GOMAXPROCS(0))
 			switch work {
+			case "run":
+				return run(ctx, cfg)
 			case "fail":
 				return errors.New("the driver has another name now")
 			case "hang":
@@ -252,6 +254,21 @@ func TestSignalStopsCleanly(t *testing.T) {
 		got := p.wait(t)
 		if got.code != 0 || got.lastWords != "" || !strings.Contains(got.stderr, "Stopped") {
 			t.Errorf("%s: exit %d, termination message %q, stderr %q, want 0 and no message", s, got.code, got.lastWords, got.stderr)
+		}
+	}
+}
+
+// Flags of a feature that is off are not even looked at: neither when they are read, nor by what they would configure.
+func TestCapacityFlagsAreInertWithoutCapacity(t *testing.T) {
+	t.Parallel()
+	for _, flag := range []string{"--kube-api-capacity-burst=0", "--kube-api-capacity-qps=NaN", "--kube-api-capacity-qps=Inf"} {
+		p := start(t, "run", nil, "--master=http://127.0.0.1:9", "--csi-address="+filepath.Join(t.TempDir(), "none.sock"), flag)
+		p.waitWorking(t)
+		if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.wait(t); got.code != 0 {
+			t.Errorf("%s: exit %d, stderr %q, want 0", flag, got.code, got.stderr)
 		}
 	}
 }

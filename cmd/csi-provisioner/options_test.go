@@ -234,7 +234,6 @@ func TestDefaultConfig(t *testing.T) {
 			RetryStart: time.Second, RetryMax: 5 * time.Minute, CreateWorkers: 100, DeleteWorkers: 100, CloneWorkers: 1,
 			SnapshotSweep: 5 * time.Minute, MarkerDelay: 50 * time.Millisecond, DrainTimeout: 20 * time.Second,
 		},
-		Capacity: CapacityConfig{OwnerLevel: 1, Poll: time.Minute, Workers: 1, QPS: 1, Burst: 5},
 		Election: ElectionConfig{
 			Namespace: "default", Identity: "host",
 			LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 5 * time.Second,
@@ -252,7 +251,7 @@ func TestCompleteReadsEnvironmentAndFlags(t *testing.T) {
 		kubeconfig: "/a:/c", nodeName: "n1", namespace: "ns", podName: "pod.0", podNamespace: "podns",
 		hostname: "host", accountNamespace: "accountns", accountPod: "tokenpod",
 	}
-	cfg := complete(t, env, "--kubeconfig=/b", "--csi-address=unix:///x", "--metrics-address=:1", "--node-deployment", "--enable-capacity",
+	cfg := complete(t, env, "--kubeconfig=/b", "--csi-address=/x", "--metrics-address=:1", "--node-deployment", "--enable-capacity",
 		"--volume-name-uuid-length=40", "--snapshot-orphan-sweep-interval=-1s")
 	got := map[string]any{
 		"kubeconfig": cfg.Kube.Kubeconfigs, "socket": cfg.Driver.Address, "address": cfg.HTTP.Address, "node": cfg.Node.Name,
@@ -265,6 +264,10 @@ func TestCompleteReadsEnvironmentAndFlags(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("config (-want +got):\n%s", diff)
+	}
+	capacity := CapacityConfig{Enabled: true, Namespace: "ns", PodName: "pod.0", OwnerLevel: 1, Poll: time.Minute, Workers: 1, QPS: 1, Burst: 5}
+	if diff := cmp.Diff(capacity, cfg.Capacity); diff != "" {
+		t.Errorf("capacity (-want +got):\n%s", diff)
 	}
 	volumes := complete(t, environment{}, "--create-metadata-annotations=b/*,a", "--create-metadata-labels=c", "--pv-copy-annotations=d", "--pv-copy-labels=e,e").Volumes
 	gotKeys := []volume.ClaimKeys{volumes.CreateMetadata, volumes.CopyToPV}

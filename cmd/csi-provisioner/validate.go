@@ -7,7 +7,6 @@ import (
 	"math"
 	"net"
 	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +16,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	logsapi "k8s.io/component-base/logs/api/v1"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/driver"
 	"github.com/csi-sidecars/external-provisioner/pkg/features"
 	"github.com/csi-sidecars/external-provisioner/pkg/trace"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
@@ -30,6 +31,18 @@ func (c *complaints) addf(format string, args ...any) { *c = append(*c, fmt.Erro
 func (c *complaints) positive(flag string, d time.Duration) {
 	if d <= 0 {
 		c.addf("--%s must be above zero, is %s", flag, d)
+	}
+}
+
+func (c *complaints) notNegative(flag string, d time.Duration) {
+	if d < 0 {
+		c.addf("--%s must not be negative, is %s", flag, d)
+	}
+}
+
+func (c *complaints) count(flag string, n uint) {
+	if n > math.MaxInt32 {
+		c.addf("--%s is too large: %d", flag, n)
 	}
 }
 
@@ -54,11 +67,14 @@ func (o *Options) Validate(env environment) error {
 	if o.capacity {
 		o.checkCapacity(&c, env)
 	}
-	if o.nodeDeployment && env.nodeName == "" {
-		c.addf("--node-deployment needs the environment variable NODE_NAME: set it from the field spec.nodeName (valueFrom.fieldRef)")
+	if o.nodeDeployment {
+		o.checkNode(&c, env)
 	}
 	if o.election {
 		o.checkElection(&c)
+	}
+	if o.election || o.nodeDeployment && o.nodeCleanup {
+		o.checkLease(&c)
 	}
 	o.checkHTTP(&c)
 	o.checkTraces(&c, env)
@@ -69,27 +85,18 @@ func (o *Options) Validate(env environment) error {
 }
 
 func (o *Options) checkBasics(c *complaints) {
-	if _, err := socketPath(o.csiAddress); err != nil {
-		c.addf("--csi-address %w", err)
+	if err := driver.CheckAddress(o.csiAddress); err != nil {
+		c.addf("--csi-address: %w", err)
 	}
 	checkRate(c, "kube-api", o.qps, o.burst)
 	_, _, err := features.Resolve(o.gates)
 	c.each("feature-gates", err)
 }
 
-// socketPath returns the path of a driver address in one of the two accepted forms.
-func socketPath(address string) (string, error) {
-	name := strings.TrimPrefix(address, "unix://")
-	if !filepath.IsAbs(name) {
-		return "", fmt.Errorf("must be an absolute path or unix:// and an absolute path, is %q", address)
-	}
-	return name, nil
-}
-
 func checkRate(c *complaints, prefix string, qps float64, burst int) {
 	switch {
-	case math.IsNaN(qps) || math.IsInf(qps, 0) || math.Abs(qps) > math.MaxFloat32:
-		c.addf("--%s-qps must be a finite number, is %v", prefix, qps)
+	case math.IsNaN(qps) || math.Abs(qps) > cluster.MaxQPS:
+		c.addf("--%s-qps must be a number from %.0f to %.0f, is %v", prefix, -cluster.MaxQPS, cluster.MaxQPS, qps)
 	case qps > 0 && burst <= 0:
 		c.addf("--%s-burst must be above zero while --%s-qps is, is %d", prefix, prefix, burst)
 	case qps == 0 && burst < 0:
@@ -136,9 +143,7 @@ func (o *Options) checkWork(c *complaints) {
 		{"create-timeout", o.createTimeout}, {"restore-timeout", o.restoreTimeout}, {"clone-timeout", o.cloneTimeout}, {"delete-timeout", o.deleteTimeout},
 		{"shutdown-drain-timeout", o.drainTimeout},
 	} {
-		if kind.value < 0 {
-			c.addf("--%s must not be negative, is %s", kind.flag, kind.value)
-		}
+		c.notNegative(kind.flag, kind.value)
 	}
 	c.positive("retry-interval-start", o.retryStart)
 	c.positive("retry-interval-max", o.retryMax)
@@ -147,11 +152,9 @@ func (o *Options) checkWork(c *complaints) {
 		value uint
 	}{
 		{"worker-threads", o.workers}, {"create-threads", o.createWorkers}, {"delete-threads", o.deleteWorkers}, {"max-creates-per-source", o.maxPerSource},
-		{"cloning-protection-threads", o.cloneWorkers}, {"capacity-threads", o.capacityWorkers},
+		{"cloning-protection-threads", o.cloneWorkers},
 	} {
-		if threads.value > math.MaxInt32 {
-			c.addf("--%s is too large: %d", threads.flag, threads.value)
-		}
+		c.count(threads.flag, threads.value)
 	}
 }
 
@@ -163,7 +166,16 @@ func (o *Options) checkCapacity(c *complaints, env environment) {
 		c.addf("--enable-capacity needs the environment variable POD_NAME: set it from the field metadata.name (valueFrom.fieldRef), or have no owner with --capacity-ownerref-level=-1")
 	}
 	c.positive("capacity-poll-interval", o.capacityPoll)
+	c.count("capacity-threads", o.capacityWorkers)
 	checkRate(c, "kube-api-capacity", float64(o.capacityQPS), o.capacityBurst)
+}
+
+func (o *Options) checkNode(c *complaints, env environment) {
+	if env.nodeName == "" {
+		c.addf("--node-deployment needs the environment variable NODE_NAME: set it from the field spec.nodeName (valueFrom.fieldRef)")
+	}
+	c.notNegative("node-deployment-base-delay", o.nodeBaseDelay)
+	c.notNegative("node-deployment-max-delay", o.nodeMaxDelay)
 }
 
 func (o *Options) checkElection(c *complaints) {
@@ -172,6 +184,10 @@ func (o *Options) checkElection(c *complaints) {
 		c.addf("--leader-election-lease-duration (%s) must be at least 1s and above --leader-election-renew-deadline (%s), which must be above 1.2 times --leader-election-retry-period (%s), which must be above zero",
 			o.leaseDuration, o.renewDeadline, o.retryPeriod)
 	}
+}
+
+// checkLease is about where a lease is and what it looks like, that of the leader and that of --node-deployment-cleanup.
+func (o *Options) checkLease(c *complaints) {
 	if o.electionNamespace != "" {
 		if problems := validation.IsDNS1123Label(o.electionNamespace); len(problems) > 0 {
 			c.addf("--leader-election-namespace: %q is not a namespace: %s", o.electionNamespace, strings.Join(problems, "; "))

@@ -17,12 +17,15 @@ func TestValidate(t *testing.T) {
 		"all accepted forms of a socket address": {
 			args: []string{"--csi-address=unix:///x/csi.sock"},
 		},
-		"a relative socket":                 {args: []string{"--csi-address=csi.sock"}, want: []string{`--csi-address must be an absolute path or unix:// and an absolute path, is "csi.sock"`}},
+		"a relative socket":                 {args: []string{"--csi-address=csi.sock"}, want: []string{`--csi-address: CSI address "csi.sock" is not accepted: give an absolute path`}},
 		"a TCP address":                     {args: []string{"--csi-address=tcp://h:1"}, want: []string{"tcp://h:1"}},
 		"unix: without slashes":             {args: []string{"--csi-address=unix:x"}, want: []string{"unix:x"}},
+		"a path that fits no socket":        {args: []string{"--csi-address=/" + strings.Repeat("a", 107)}, want: []string{"--csi-address: CSI address"}},
 		"no address":                        {args: []string{"--csi-address="}, want: []string{"--csi-address"}},
-		"NaN is no rate":                    {args: []string{"--kube-api-qps=NaN"}, want: []string{"--kube-api-qps must be a finite number, is NaN"}},
-		"Inf is no rate":                    {args: []string{"--kube-api-qps=Inf"}, want: []string{"finite"}},
+		"NaN is no rate":                    {args: []string{"--kube-api-qps=NaN"}, want: []string{"--kube-api-qps must be a number from -1000000000 to 1000000000, is NaN"}},
+		"Inf is no rate":                    {args: []string{"--kube-api-qps=Inf"}, want: []string{"is +Inf"}},
+		"more than any rate":                {args: []string{"--kube-api-qps=1e10"}, want: []string{"--kube-api-qps must be a number from"}},
+		"the highest rates":                 {args: []string{"--enable-capacity", "--kube-api-qps=1e9", "--kube-api-capacity-qps=-1e9"}, env: capacityEnv},
 		"no burst with a rate":              {args: []string{"--kube-api-burst=0"}, want: []string{"--kube-api-burst must be above zero"}},
 		"no burst without a limit":          {args: []string{"--kube-api-qps=-1", "--kube-api-burst=0"}},
 		"no burst with the default rate":    {args: []string{"--kube-api-qps=0", "--kube-api-burst=0"}},
@@ -48,11 +51,11 @@ func TestValidate(t *testing.T) {
 		"strict, and no markers":            {args: []string{"--provisioning-marker-delay=-1s"}},
 		"a drain that ends before it began": {args: []string{"--shutdown-drain-timeout=-1s"}, want: []string{"--shutdown-drain-timeout"}},
 		"no poll matters only with capacity": {
-			args: []string{"--capacity-poll-interval=0", "--kube-api-capacity-burst=0", "--kube-api-capacity-qps=NaN"},
+			args: []string{"--capacity-poll-interval=0", "--kube-api-capacity-burst=0", "--kube-api-capacity-qps=NaN", "--capacity-threads=4294967296"},
 		},
 		"no poll": {
-			args: []string{"--enable-capacity", "--capacity-poll-interval=0", "--kube-api-capacity-burst=0"}, env: capacityEnv,
-			want: []string{"--capacity-poll-interval must be above zero", "--kube-api-capacity-burst"},
+			args: []string{"--enable-capacity", "--capacity-poll-interval=0", "--kube-api-capacity-burst=0", "--capacity-threads=4294967296"}, env: capacityEnv,
+			want: []string{"--capacity-poll-interval must be above zero", "--capacity-threads is too large", "--kube-api-capacity-burst"},
 		},
 		"patterns of keys": {
 			args: []string{"--create-metadata-annotations=example.com/*,team", "--create-metadata-labels=", "--pv-copy-annotations=volume.kubernetes.io/*", "--pv-copy-labels=app.kubernetes.io/*"},
@@ -73,6 +76,16 @@ func TestValidate(t *testing.T) {
 		"POD_NAMESPACE is no NAMESPACE":    {args: []string{"--enable-capacity"}, env: environment{podNamespace: "ns", podName: "p"}, want: []string{"NAMESPACE"}},
 		"node mode without its node":       {args: []string{"--node-deployment"}, want: []string{"--node-deployment needs the environment variable NODE_NAME: set it from the field spec.nodeName"}},
 		"node mode with its node":          {args: []string{"--node-deployment"}, env: environment{nodeName: "n1"}},
+		"delays below zero": {
+			args: []string{"--node-deployment", "--node-deployment-base-delay=-1s", "--node-deployment-max-delay=-2s"}, env: environment{nodeName: "n1"},
+			want: []string{"--node-deployment-base-delay must not be negative, is -1s", "--node-deployment-max-delay must not be negative, is -2s"},
+		},
+		"delays matter only with nodes": {args: []string{"--node-deployment-base-delay=-1s"}},
+		"the lease of the clean-up": {
+			args: []string{"--node-deployment", "--node-deployment-cleanup", "--leader-election-namespace=a/b", "--leader-election-labels=a b:c"}, env: environment{nodeName: "n1"},
+			want: []string{`--leader-election-namespace: "a/b"`, "--leader-election-labels: a b:c"},
+		},
+		"no clean-up without nodes": {args: []string{"--node-deployment-cleanup", "--leader-election-namespace=a/b"}},
 		"the relation of the election's durations": {
 			args: []string{"--leader-election", "--leader-election-lease-duration=5s", "--leader-election-renew-deadline=10s", "--leader-election-retry-period=5s"},
 			want: []string{"lease-duration (5s) must be at least 1s and above --leader-election-renew-deadline (10s), which must be above 1.2 times --leader-election-retry-period (5s)"},
@@ -163,12 +176,15 @@ func TestWarnings(t *testing.T) {
 		"threads of each kind":        {args: []string{"--worker-threads=0", "--create-threads=1", "--delete-threads=1"}},
 		"no capacity threads":         {args: []string{"--enable-capacity", "--capacity-threads=0"}, want: []string{"--capacity-threads=0"}},
 		"node mode with election":     {args: []string{"--node-deployment", "--leader-election"}, want: []string{"only one of them works"}},
+		"a clean-up of no nodes":      {args: []string{"--node-deployment-cleanup"}, want: []string{"--node-deployment-cleanup does nothing without --node-deployment"}},
+		"a clean-up of nodes":         {args: []string{"--node-deployment", "--node-deployment-cleanup"}},
 		"swapped delays":              {args: []string{"--node-deployment", "--node-deployment-base-delay=60s", "--node-deployment-max-delay=20s"}, want: []string{"--node-deployment-max-delay (20s)"}},
 		"the deprecated address":      {args: []string{"--metrics-address=:1"}, want: []string{"use --http-endpoint=:1"}},
 		"pprof without a server":      {args: []string{"--enable-pprof"}, want: []string{"--enable-pprof"}},
 		"KUBECONFIG over the flag":    {args: []string{"--kubeconfig=/b"}, env: environment{kubeconfig: "/a"}, want: []string{"KUBECONFIG (/a) wins over --kubeconfig (/b)"}},
 		"KUBECONFIG alone":            {env: environment{kubeconfig: "/a"}},
 		"a lease of a part of second": {args: []string{"--leader-election", "--leader-election-lease-duration=10900ms", "--leader-election-renew-deadline=10500ms"}, want: []string{"whole seconds"}},
+		"a lease that is too short":   {args: []string{"--leader-election", "--leader-election-lease-duration=5s", "--leader-election-renew-deadline=10s", "--leader-election-retry-period=5s"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -81,7 +81,7 @@ func loadingRules(ctx context.Context, from Address) (*clientcmd.ClientConfigLoa
 
 // Limits bound the rate of one client's requests.
 type Limits struct {
-	// QPS is requests a second; 0 means client-go's default of 5, a negative value means no limit.
+	// QPS is requests a second, at most MaxQPS; 0 means client-go's default of 5, a negative value means no limit.
 	QPS float32
 	// Burst is how many may follow each other at once; it must be above zero unless QPS is negative.
 	Burst int
@@ -89,15 +89,16 @@ type Limits struct {
 
 func (l Limits) validate() error {
 	switch {
-	case l.QPS != l.QPS || l.QPS > maxQPS || l.QPS < -maxQPS: //nolint:gocritic // NaN is the one value that differs from itself
-		return fmt.Errorf("QPS must be a finite number, not %v", l.QPS)
+	case l.QPS != l.QPS || l.QPS > MaxQPS || l.QPS < -MaxQPS: //nolint:gocritic // NaN is the one value that differs from itself
+		return fmt.Errorf("QPS must be a number from %.0f to %.0f, not %v", -MaxQPS, MaxQPS, l.QPS)
 	case l.QPS >= 0 && l.Burst <= 0:
 		return fmt.Errorf("burst must be above zero, not %d", l.Burst)
 	}
 	return nil
 }
 
-const maxQPS = 1e9
+// MaxQPS is the highest rate of requests that Limits take; more is no limit.
+const MaxQPS = 1e9
 
 // UserAgent is what the API server's audit log shows of us.
 func UserAgent(version string) string {
