@@ -25,8 +25,8 @@ const (
 	cachePoll = 20 * time.Millisecond
 )
 
-// explainNow asks the driver who it is, reads the cluster, and has the claim controller explain. Nothing that runs is
-// left behind.
+// explainNow asks the driver who it is, reads the cluster, and has the claim controller explain. What it started
+// has ended when it returns, or is about to.
 func explainNow(ctx context.Context, cfg explainConfig) (*explainReport, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.Wait, fmt.Errorf("no answer within %s (--wait)", cfg.Wait))
 	defer cancel()

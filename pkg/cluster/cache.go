@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 )
 
 // Resync is how often handlers get every object again, besides what changes.
@@ -52,7 +54,7 @@ type Cache struct {
 	logged  time.Time // when that was last logged
 }
 
-// NewCache assembles a cache; Run of its informer starts it.
+// NewCache assembles a cache; RunWithContext starts it.
 func NewCache(cfg CacheConfig) (*Cache, error) {
 	if cfg.Name == "" || cfg.Example == nil || cfg.List == nil || cfg.Watch == nil {
 		return nil, errors.New("a cache needs Name, Example, List and Watch")
@@ -73,6 +75,11 @@ func NewCache(cfg CacheConfig) (*Cache, error) {
 		return nil, fmt.Errorf("cache of %s: %w", cfg.Name, err)
 	}
 	return c, nil
+}
+
+// RunWithContext watches until ctx ends, and returns soon after. See loop.RunUntil for what may outlive it.
+func (c *Cache) RunWithContext(ctx context.Context) {
+	loop.RunUntil(ctx, c.SharedIndexInformer.RunWithContext)
 }
 
 // DropManagedFields is the least that every cache leaves out.

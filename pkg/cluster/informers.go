@@ -171,7 +171,7 @@ func trimClass(obj any) (any, error) {
 	return obj, nil
 }
 
-// Run runs the watches until ctx ends, and returns when the last of them has.
+// Run runs the watches until ctx ends, and returns soon after, whether the API server answers or not.
 func (i *Informers) Run(ctx context.Context) {
 	var watches sync.WaitGroup
 	for _, c := range []*Cache{i.claims, i.pvs, i.classes, i.attachments} {

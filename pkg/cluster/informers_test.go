@@ -3,9 +3,11 @@ package cluster
 import (
 	"context"
 	"errors"
+	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +18,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 
@@ -298,5 +302,41 @@ func TestRefusedNamesTheRightThatIsMissing(t *testing.T) {
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "list and watch on persistentvolumes") || strings.Contains(err.Error(), "storageclasses") {
 			t.Errorf("error %v, want one about persistentvolumes alone", err)
 		}
+	})
+}
+
+// refusing is an API server that refuses connections; it calls enough at the fifth for claims.
+type refusing struct {
+	tries  atomic.Int32
+	enough func()
+}
+
+func (r *refusing) RoundTrip(request *http.Request) (*http.Response, error) {
+	if strings.HasSuffix(request.URL.Path, "/persistentvolumeclaims") && r.tries.Add(1) == 5 {
+		r.enough()
+	}
+	return nil, syscall.ECONNREFUSED
+}
+
+// Between two tries a reflector waits ever longer, and does not see that its context has ended.
+func TestInformersEndSoonWhileTheAPIServerIsAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var stopped time.Time
+		server := &refusing{enough: func() { stopped = time.Now(); cancel() }}
+		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://away", Transport: server})
+		if err != nil {
+			t.Fatal(err)
+		}
+		informers, err := NewInformers(InformersConfig{Client: client, Driver: testDriver})
+		if err != nil {
+			t.Fatal(err)
+		}
+		informers.Run(ctx)
+		if took := time.Since(stopped); took > time.Second {
+			t.Errorf("took %s to stop", took)
+		}
+		time.Sleep(time.Hour) // until what was left behind has noticed
 	})
 }

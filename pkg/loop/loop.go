@@ -138,3 +138,26 @@ func Drain(stop context.Context, d time.Duration) (context.Context, context.Canc
 	})
 	return work, func() { release(); cancel(context.Canceled) }
 }
+
+// leaveAfter is how long RunUntil waits after the end of its context.
+const leaveAfter = 200 * time.Millisecond
+
+// RunUntil runs f with ctx and returns when f has, or soon after the end of ctx: then f goes on alone until it notices.
+// It is for what has nothing to finish, and may sleep through the end of its context: between two tries of a watch that
+// the API server refuses, a reflector of client-go does so for up to a minute.
+func RunUntil(ctx context.Context, f func(context.Context)) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		f(ctx)
+	}()
+	select {
+	case <-ended:
+		return
+	case <-ctx.Done():
+	}
+	select {
+	case <-ended:
+	case <-time.After(leaveAfter):
+	}
+}

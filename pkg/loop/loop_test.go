@@ -194,6 +194,33 @@ func TestDrainEndsLateAndSaysWhy(t *testing.T) {
 	})
 }
 
+func TestRunUntil(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		f    func(context.Context)
+		want time.Duration // the stop comes after a minute
+	}{
+		"it ends by itself":       {func(context.Context) { time.Sleep(time.Second) }, time.Second},
+		"it ends with the stop":   {func(ctx context.Context) { <-ctx.Done() }, time.Minute},
+		"it has to put things by": {func(ctx context.Context) { <-ctx.Done(); time.Sleep(100 * time.Millisecond) }, time.Minute + 100*time.Millisecond},
+		"it sleeps":               {func(context.Context) { time.Sleep(time.Hour) }, time.Minute + 200*time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				begin := time.Now()
+				RunUntil(ctx, tc.f)
+				if took := time.Since(begin); took != tc.want {
+					t.Errorf("took %s, want %s", took, tc.want)
+				}
+				time.Sleep(time.Hour) // until what was left behind has noticed
+			})
+		})
+	}
+}
+
 // A closed gate pauses the loop and loses no key.
 func TestGateHoldsWorkersBack(t *testing.T) {
 	t.Parallel()

@@ -1,15 +1,24 @@
 package segments
 
 import (
+	"context"
 	"errors"
+	"net/http"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	metadatafake "k8s.io/client-go/metadata/fake"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/topology"
@@ -130,4 +139,40 @@ func TestALostNodeCostsOneRead(t *testing.T) {
 	if csiNodes, nodes := gets(&w.client.Fake), gets(&w.meta.Fake); csiNodes != 1 || nodes != 0 {
 		t.Errorf("%d and %d reads, want one of the CSINode", csiNodes, nodes)
 	}
+}
+
+// refusing is an API server that refuses connections; it calls enough at the fifth.
+type refusing struct {
+	tries  atomic.Int32
+	enough func()
+}
+
+func (r *refusing) RoundTrip(*http.Request) (*http.Response, error) {
+	if r.tries.Add(1) == 5 {
+		r.enough()
+	}
+	return nil, syscall.ECONNREFUSED
+}
+
+// Between two tries a reflector waits ever longer, and does not see that its context has ended.
+func TestIndexEndsSoonWhileTheServerIsAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var stopped time.Time
+		server := &refusing{enough: func() { stopped = time.Now(); cancel() }}
+		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://away", Transport: server})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := New(Config{Driver: driver, Client: client, Metadata: metadatafake.NewSimpleMetadataClient(scheme(t))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.Run(ctx)
+		if took := time.Since(stopped); took > time.Second {
+			t.Errorf("took %s to stop", took)
+		}
+		time.Sleep(time.Hour) // until what was left behind has noticed
+	})
 }

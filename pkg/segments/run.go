@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 	"github.com/csi-sidecars/external-provisioner/pkg/topology"
 )
 
@@ -35,7 +36,7 @@ type answer struct {
 	err    error
 }
 
-// Run watches until ctx ends, and returns when its last goroutine has ended. It is called once.
+// Run watches until ctx ends, and returns soon after; see loop.RunUntil for what may outlive it. It is called once.
 func (x *Index) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -43,8 +44,8 @@ func (x *Index) Run(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	csiNodes := cache.NewReflectorWithOptions(x.csiNodes(), &storagev1.CSINode{}, x.csiNodeStore(),
 		cache.ReflectorOptions{Logger: &logger, Name: "csinodes"})
-	running.Go(func() { csiNodes.RunWithContext(ctx) })
-	running.Go(func() { x.watchNodes(ctx) })
+	running.Go(func() { loop.RunUntil(ctx, csiNodes.RunWithContext) })
+	running.Go(func() { loop.RunUntil(ctx, x.watchNodes) })
 	for {
 		select {
 		case <-ctx.Done():

@@ -89,7 +89,7 @@ func NewObjects(cfg ObjectsConfig) (*Objects, error) {
 	return o, nil
 }
 
-// Run keeps the cache until ctx ends and returns after its last goroutine. It is called once.
+// Run keeps the cache until ctx ends and returns soon after. It is called once.
 func (o *Objects) Run(ctx context.Context) { o.cache.RunWithContext(ctx) }
 
 // HasSynced reports whether the cache is complete. It may be called concurrently.
