@@ -7,17 +7,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/test/memdriver"
 )
 
 // These make the test binary be the program, with work that a test chooses.
@@ -59,16 +61,24 @@ type outcome struct {
 }
 
 type child struct {
-	cmd            *exec.Cmd
-	stdout, stderr bytes.Buffer
-	working        chan struct{} // closed when the work has begun
-	read           chan struct{} // closed when stderr has ended
-	termination    string
+	cmd         *exec.Cmd
+	stdout      bytes.Buffer
+	read        chan struct{} // closed when stderr has ended
+	termination string
+
+	mu     sync.Mutex
+	stderr strings.Builder // guarded by mu
+}
+
+func (p *child) said() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stderr.String()
 }
 
 func start(t *testing.T, work string, env []string, args ...string) *child {
 	t.Helper()
-	p := &child{working: make(chan struct{}), read: make(chan struct{}), termination: filepath.Join(t.TempDir(), "termination-log")}
+	p := &child{read: make(chan struct{}), termination: filepath.Join(t.TempDir(), "termination-log")}
 	if err := os.WriteFile(p.termination, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -84,14 +94,12 @@ func start(t *testing.T, work string, env []string, args ...string) *child {
 	}
 	go func() {
 		defer close(p.read)
-		lines := bufio.NewReader(io.TeeReader(stderr, &p.stderr))
-		var once bool
+		lines := bufio.NewReader(stderr)
 		for {
 			line, err := lines.ReadString('\n')
-			if strings.Contains(line, "Working") && !once {
-				once = true
-				close(p.working)
-			}
+			p.mu.Lock()
+			p.stderr.WriteString(line)
+			p.mu.Unlock()
 			if err != nil {
 				return
 			}
@@ -111,18 +119,27 @@ func (p *child) wait(t *testing.T) outcome {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return outcome{code: p.cmd.ProcessState.ExitCode(), stdout: p.stdout.String(), stderr: p.stderr.String(), lastWords: string(words)}
+	return outcome{code: p.cmd.ProcessState.ExitCode(), stdout: p.stdout.String(), stderr: p.said(), lastWords: string(words)}
+}
+
+// waitFor returns when the process has said so on stderr.
+func (p *child) waitFor(t *testing.T, phrase string) {
+	t.Helper()
+	deadline := time.After(time.Minute)
+	for !strings.Contains(p.said(), phrase) {
+		select {
+		case <-p.read:
+			t.Fatalf("ended before it said %q:\n%s", phrase, p.said())
+		case <-deadline:
+			t.Fatalf("does not say %q:\n%s", phrase, p.said())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }
 
 func (p *child) waitWorking(t *testing.T) {
 	t.Helper()
-	select {
-	case <-p.working:
-	case <-p.read:
-		t.Fatalf("ended before it worked:\n%s", p.stderr.String())
-	case <-time.After(time.Minute):
-		t.Fatal("does not begin to work")
-	}
+	p.waitFor(t, "Working")
 }
 
 func TestVersionAlwaysWins(t *testing.T) {
@@ -270,6 +287,48 @@ func TestCapacityFlagsAreInertWithoutCapacity(t *testing.T) {
 		if got := p.wait(t); got.code != 0 {
 			t.Errorf("%s: exit %d, stderr %q, want 0", flag, got.code, got.stderr)
 		}
+	}
+}
+
+// Whatever a start is waiting for, the signal ends it, and nothing has gone wrong.
+func TestSignalEndsEachStepOfTheStart(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		noDriver bool
+		rules    []memdriver.Rule
+		env      []string
+		args     []string
+		phase    string // what it says there
+	}{
+		"the driver":        {noDriver: true, phase: "Waiting for the CSI driver"},
+		"the driver's node": {rules: []memdriver.Rule{memdriver.Hang("NodeGetInfo", 0)}, env: []string{"NODE_NAME=n"}, args: []string{"--node-deployment", "--timeout=1m"}, phase: "/csi.v1.Node/NodeGetInfo"},
+		"the owner's chain": {env: []string{"NAMESPACE=ns", "POD_NAME=p"}, args: []string{"--enable-capacity"}, phase: "Owner cannot be read"},
+		"the caches":        {phase: "watch-list failed"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			socket := filepath.Join(t.TempDir(), "csi.sock")
+			d, err := memdriver.New(memdriver.Config{Socket: socket})
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Add(tc.rules...)
+			if !tc.noDriver {
+				if err := d.Start(); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(d.Stop)
+			}
+			p := start(t, "run", tc.env, append([]string{"--master=http://127.0.0.1:9", "--csi-address=" + socket, "-v=5"}, tc.args...)...)
+			p.waitFor(t, tc.phase)
+			if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if got := p.wait(t); got.code != 0 || got.lastWords != "" {
+				t.Errorf("exit %d, termination message %q, want 0 and none:\n%s", got.code, got.lastWords, got.stderr)
+			}
+		})
 	}
 }
 

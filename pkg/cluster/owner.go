@@ -33,7 +33,7 @@ type OwnerConfig struct {
 
 // Owner walks from the pod up through the controlling references and returns the reference at Level; nil when Level is
 // negative. It blocks until it has the answer, an error that does not pass, or no more patience. The error shows the
-// chain that was walked and, when Level is above its end, the level that would work.
+// chain that was walked and, when Level is above its end, the level that would work; after the end of ctx it wraps its cause.
 func Owner(ctx context.Context, cfg OwnerConfig) (*metav1.OwnerReference, error) {
 	if cfg.Level < 0 {
 		return nil, nil
@@ -41,7 +41,7 @@ func Owner(ctx context.Context, cfg OwnerConfig) (*metav1.OwnerReference, error)
 	if cfg.Patience == 0 {
 		cfg.Patience = time.Minute
 	}
-	ctx, cancel := context.WithTimeout(ctx, cfg.Patience)
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.Patience, fmt.Errorf("given up after %s", cfg.Patience))
 	defer cancel()
 	walk := &ownerWalk{cfg: cfg}
 	next := metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: cfg.Pod}
@@ -101,8 +101,10 @@ func (w *ownerWalk) read(ctx context.Context, ref metav1.OwnerReference) (*metav
 	switch {
 	case err == nil:
 		return object, nil
-	case last != nil && !errors.Is(err, last):
-		err = fmt.Errorf("%w (given up after %s)", last, w.cfg.Patience)
+	case last == nil:
+		err = context.Cause(ctx)
+	case !permanent(last):
+		err = fmt.Errorf("%w (%w)", last, context.Cause(ctx))
 	}
 	return nil, fmt.Errorf("fetch %s %s %q in namespace %q: %w", ref.APIVersion, ref.Kind, ref.Name, w.cfg.Namespace, err)
 }

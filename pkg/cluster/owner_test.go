@@ -155,10 +155,12 @@ func TestOwnerEndsWithItsContext(t *testing.T) {
 	client.PrependReactor("get", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("connection refused")
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	stopped := errors.New("stopped")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Millisecond, stopped)
 	defer cancel()
-	if _, err := Owner(ctx, OwnerConfig{Metadata: client, Discovery: discovery, Namespace: "ns", Pod: "deployed"}); err == nil {
-		t.Error("an owner was found")
+	_, err := Owner(ctx, OwnerConfig{Metadata: client, Discovery: discovery, Namespace: "ns", Pod: "deployed"})
+	if !errors.Is(err, stopped) || strings.Contains(err.Error(), "given up") {
+		t.Errorf("error %v, want the cause of the end", err)
 	}
 }
 

@@ -73,9 +73,16 @@ func (g *Group) Wait() error {
 }
 
 // Stop is Wait without waiting: err is the cause, when there is none yet, and may be nil. Use it when starting
-// fails half-way: an error that only repeats why the group is stopping adds nothing.
+// fails half-way: an error that only repeats why the group is stopping adds nothing. After a signal no error of starting
+// does: it is what the end of the context looks like to the step that was under way.
 func (g *Group) Stop(err error) error {
-	if cause := g.cause(); cause != nil && (errors.Is(err, context.Canceled) || errors.Is(err, cause)) {
+	cause := g.cause()
+	switch {
+	case err == nil || cause == nil:
+	case errors.Is(cause, ErrSignal):
+		g.logger.V(2).Info("Starting has ended with the signal", "err", err)
+		err = nil
+	case errors.Is(err, context.Canceled), errors.Is(err, cause):
 		err = nil
 	}
 	g.fail(err)

@@ -112,10 +112,10 @@ func TestStopWhenStartingFails(t *testing.T) {
 		err    func(stopping context.Context) error
 		want   error
 	}{
-		"an error of its own":                         {err: func(context.Context) error { return broken }, want: broken},
-		"the signal, as the error of a wait":          {signal: true, err: func(c context.Context) error { return fmt.Errorf("wait: %w", c.Err()) }},
-		"the signal, as its cause":                    {signal: true, err: func(c context.Context) error { return fmt.Errorf("wait: %w", context.Cause(c)) }},
-		"an error of its own at the time of a signal": {signal: true, err: func(context.Context) error { return broken }, want: broken},
+		"an error of its own":                 {err: func(context.Context) error { return broken }, want: broken},
+		"the signal, as the error of a wait":  {signal: true, err: func(c context.Context) error { return fmt.Errorf("wait: %w", c.Err()) }},
+		"the signal, as its cause":            {signal: true, err: func(c context.Context) error { return fmt.Errorf("wait: %w", context.Cause(c)) }},
+		"the signal, as a step that hides it": {signal: true, err: func(context.Context) error { return broken }},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
