@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -72,8 +74,8 @@ func (s *starter) start(ctx context.Context) error {
 		return err
 	}
 	s.addReady("caches", func() error {
-		if !r.informers.Synced() {
-			return errors.New("not synced yet")
+		if missing := r.informers.Missing(); len(missing) > 0 {
+			return fmt.Errorf("not synced yet: %s", strings.Join(missing, "; "))
 		}
 		return nil
 	})
@@ -139,6 +141,7 @@ func (s *starter) startWork(ctx context.Context, r *rooms) error {
 	if s.http != nil {
 		s.http.SetElection(leader.Healthy)
 	}
+	s.addReady("lease", leader.Ready)
 	r.leader = leader
 	s.group.Go(ctx, "leader election", func(stop context.Context) error { return leader.Run(stop, r.work) })
 	return nil

@@ -239,10 +239,10 @@ func (i *Informers) WaitForSync(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("caches not in sync: %s: %w", strings.Join(i.missing(), "; "), context.Cause(ctx))
+			return fmt.Errorf("caches not in sync: %s: %w", strings.Join(i.Missing(), "; "), context.Cause(ctx))
 		case <-poll.C:
 		case <-report.C:
-			klog.FromContext(ctx).Error(nil, "Caches are not in sync and nothing is provisioned", "missing", i.missing())
+			klog.FromContext(ctx).Error(nil, "Caches are not in sync and nothing is provisioned", "missing", i.Missing())
 		}
 	}
 }
@@ -262,8 +262,8 @@ func (i *Informers) Refused() error {
 	return errors.Join(errs...)
 }
 
-// missing describes each cache that is not in sync: its name, the last error, the way out.
-func (i *Informers) missing() []string {
+// Missing describes each cache that is not in sync: its name, the last error, the way out.
+func (i *Informers) Missing() []string {
 	var missing []string
 	for _, c := range i.conditions() {
 		if c.synced() {

@@ -66,6 +66,8 @@ type Leader struct {
 	leading bool          // guarded by mu
 	renewed time.Time     // guarded by mu: when the last successful renewal was sent
 	signal  chan struct{} // guarded by mu: closed at the next renewal
+	allowed bool          // guarded by mu: a request for the lease was answered
+	refused error         // guarded by mu: why the API server has refused all so far; nil when it has not
 }
 
 // NewLeader checks cfg; nothing runs before Run.
@@ -143,7 +145,10 @@ func (l *Leader) begin(ctx context.Context) (*election, error) {
 			Labels:     l.cfg.Labels,
 		},
 		seen: l.seen, timeout: max(time.Second, l.cfg.RenewDeadline/2), pause: min(time.Second, l.cfg.RetryPeriod/5), giveUp: end,
-		report:   func(verb string, err error) { l.reportFailure(logger, verb, err) },
+		report: func(verb string, err error) {
+			l.noteAnswer(err)
+			l.reportFailure(logger, verb, err)
+		},
 		onUpdate: l.noteRenewal,
 	}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{

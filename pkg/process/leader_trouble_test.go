@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 )
@@ -187,4 +188,58 @@ func TestForbiddenIsToldAndRetried(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// Not ready is who could never lead, and nobody else: an outage is no reason to take the metrics out of service.
+func TestReadyWhileTheLeaseMayBeUsed(t *testing.T) {
+	t.Parallel()
+	away := errors.New("connection refused")
+	unauthorized := apierrors.NewUnauthorized("no token")
+	for name, tc := range map[string]struct {
+		held    bool             // by another replica
+		refuse  map[string]error // verb → answer
+		later   map[string]error // the same, a minute later
+		wantErr string
+	}{
+		"it leads":                                   {},
+		"another leads":                              {held: true},
+		"it may not read the lease":                  {refuse: map[string]error{"get": forbidden("get")}, wantErr: "cannot get"},
+		"it has no valid token":                      {refuse: map[string]error{"get": unauthorized}, wantErr: "no token"},
+		"it may not make the lease":                  {refuse: map[string]error{"create": forbidden("create")}, wantErr: "cannot create"},
+		"the API server is away":                     {refuse: map[string]error{"get": away, "create": away, "update": away}},
+		"the API server is away after it refused":    {refuse: map[string]error{"get": forbidden("get")}, later: map[string]error{"get": away}, wantErr: "cannot get"},
+		"the right is granted":                       {refuse: map[string]error{"get": forbidden("get")}, later: map[string]error{"get": nil}},
+		"a right is taken away while another leads":  {held: true, later: map[string]error{"get": forbidden("get")}},
+		"it may not watch the lease, and polls":      {refuse: map[string]error{"watch": forbidden("watch")}},
+		"it may not take the lease that another has": {held: true, refuse: map[string]error{"update": forbidden("update")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newLeaseServer()
+				if tc.held {
+					s.take("other", 3600)
+				}
+				a := newContender(t, s, "a")
+				if err := a.Ready(); err != nil {
+					t.Errorf("before anything was asked: %v", err)
+				}
+				for _, refuse := range []map[string]error{tc.refuse, tc.later} {
+					for verb, err := range refuse {
+						s.deny(err, verb)
+					}
+					if a.cancel == nil {
+						a.start(t)
+					}
+					time.Sleep(time.Minute)
+				}
+				if err := a.Ready(); (err == nil) != (tc.wantErr == "") || err != nil && !strings.Contains(err.Error(), tc.wantErr) {
+					t.Errorf("Ready = %v, want %q", err, tc.wantErr)
+				}
+				if _, err := a.end(t); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // Leading reports whether this process holds the lease, as far as it knows.
@@ -18,6 +20,17 @@ func (l *Leader) Healthy() error {
 	leading, renewed := l.state()
 	if quiet := time.Since(renewed); leading && quiet > l.cfg.LeaseDuration+healthMargin {
 		return fmt.Errorf("failed to renew the leader lease %s/%s for %s", l.cfg.Namespace, l.name, quiet.Round(time.Second))
+	}
+	return nil
+}
+
+// Ready returns an error while the lease can be neither read nor taken because the API server refuses that, and always has:
+// then nobody may ever lead. Once it was read or taken, and while the API server is only away, there is none.
+func (l *Leader) Ready() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.refused != nil {
+		return fmt.Errorf("leader lease %s/%s: %w", l.cfg.Namespace, l.name, l.refused)
 	}
 	return nil
 }
@@ -52,6 +65,19 @@ func (l *Leader) setLeading(on bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.leading = on
+}
+
+// noteAnswer takes how a request for the lease ended. That there is no lease is no answer: it may be one that we are not
+// allowed to make.
+func (l *Leader) noteAnswer(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case err == nil:
+		l.allowed, l.refused = true, nil
+	case !l.allowed && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)):
+		l.refused = err
+	}
 }
 
 // noteRenewal takes the time when a successful request for the lease was sent: others count from the time

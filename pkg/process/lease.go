@@ -98,7 +98,7 @@ type lock struct {
 	seen     *sightings
 	timeout  time.Duration         // of a request
 	pause    time.Duration         // before a leader sends a failed request again
-	report   func(string, error)   // takes a failed request: its verb
+	report   func(string, error)   // takes how a request ended, but for "not found": its verb, and its error or nil
 	giveUp   context.CancelFunc    // ends the elector
 	onUpdate func(begun time.Time) // takes each request that has made or kept us the leader
 
@@ -181,10 +181,13 @@ func (l *lock) send(ctx context.Context, verb string, do func(context.Context) e
 		request, cancel := context.WithTimeout(ctx, l.timeout)
 		err := do(request)
 		cancel()
-		if err == nil || apierrors.IsNotFound(err) {
+		if apierrors.IsNotFound(err) {
 			return err
 		}
 		l.report(verb, err)
+		if err == nil {
+			return nil
+		}
 		l.mu.Lock()
 		again := l.won && !l.stolen && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err)
 		l.mu.Unlock()

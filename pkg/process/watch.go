@@ -98,12 +98,12 @@ func (l *Leader) take(event watch.Event) error {
 	return nil
 }
 
-// reportFailure tells of a request for the lease that failed, the same trouble only now and then.
+// reportFailure tells of a request for the lease that failed, the same trouble only now and then; nil is no trouble.
 func (l *Leader) reportFailure(logger klog.Logger, verb string, err error) {
 	lease := klog.KRef(l.cfg.Namespace, l.name)
 	leading, _ := l.state()
 	switch {
-	case errors.Is(err, context.Canceled): // by ourselves
+	case err == nil, errors.Is(err, context.Canceled): // none, or by ourselves
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 		logger.V(2).Info("Somebody else wrote the leader lease first", "lease", lease)
 	case apierrors.IsForbidden(err):

@@ -241,11 +241,11 @@ func TestALeaseThatIsForbiddenIsTold(t *testing.T) {
 	w := sidecar.NewWorld(t, cluster.Shared(t), memdriver.Config{})
 	o := w.Options("--leader-election", "--leader-election-namespace=default")
 	process := sidecar.Start(t, o)
-	process.MustBeReady(t)
 	process.Says(t, "The leader lease may not be used", 30*time.Second)
 	if !strings.Contains(process.Log(), "coordination.k8s.io") {
 		t.Error("the log does not name the rule")
 	}
+	wantStatus(t, process, "/readyz", http.StatusServiceUnavailable)
 	wantStatus(t, process, "/healthz/leader-election", http.StatusOK)
 	if _, err := w.Client.CoordinationV1().Leases("default").Get(t.Context(), leaseName(w), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("read the lease: %v, want that there is none", err)
