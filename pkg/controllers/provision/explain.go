@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/nodelocal"
 	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
@@ -94,16 +95,22 @@ const (
 // means that there is no answer: ErrNoObject is in its chain when there is no such claim, else something could not be
 // read.
 func (c *Controller) ExplainClaim(ctx context.Context, namespace, name string) (*ClaimExplanation, error) {
-	claim := c.cfg.Cache.Claim(namespace, name)
-	if claim == nil {
+	// The cache keeps little of a claim that is nobody's yet, and people want to know what that one waits for.
+	claim, err := c.cfg.Client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("claim %s/%s: %w", namespace, name, ErrNoObject)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read claim %s/%s: %w", namespace, name, err)
 	}
 	e := &ClaimExplanation{Claim: claim}
 	class := c.cfg.Cache.Class(volume.ClassName(claim))
 	state, m, err := readMarker(claim, c.cfg.Settings.Driver)
 	switch {
-	case state == marked && c.inherits(m):
+	case state == marked && c.inherits(m) && hasMarkerFinalizer(claim):
 		return e, c.explainResume(ctx, e, class, &m)
+	case state == marked && c.inherits(m):
+		e.notef("The marker of the claim is removed first: somebody has taken off its finalizer %s, which ends the create that it speaks of.", wellknown.FinalizerProvisioningInProgress)
 	case state == mismarked && c.cfg.Settings.ours(claim):
 		e.notef("The marker of the claim is removed first, because it is not about it: %v.", err)
 	case state == foreign:
@@ -181,7 +188,7 @@ func (c *Controller) explainResume(ctx context.Context, e *ClaimExplanation, cla
 	e.stage(stageMarker, []string{"a create is in progress or left unfinished"})
 	e.reached(stageMarker, 1, "")
 	e.stage(stageResume, []string{
-		"no PersistentVolume stands for the volume yet", "the claim carries the finalizer of its marker", "the claim's class is as it was",
+		"no PersistentVolume stands for the volume yet", "the claim's class is as it was",
 	})
 	e.stage(stagePlan, names(steps, func(s step) string { return s.name }))
 	e.notef("The claim is marked: its volume may be in the making right now, or was when an earlier process ended. Nothing about the claim ends that, only the driver's answer or the PersistentVolume does.")
@@ -190,17 +197,13 @@ func (c *Controller) explainResume(ctx context.Context, e *ClaimExplanation, cla
 		e.reached(stageResume, 0, fmt.Sprintf("PersistentVolume %s does; the marker is taken off", holder.Name))
 		return nil
 	}
-	if !hasMarkerFinalizer(e.Claim) {
-		e.reached(stageResume, 1, "somebody has taken it off, which ends the matter")
-		return nil
-	}
 	if why := m.stuckBy(volume.ClassName(e.Claim), class); why != "" {
-		e.reached(stageResume, 2, why)
+		e.reached(stageResume, 1, why)
 		e.Answer = AnswerRefuse
 		e.notef("It cannot be finished until the class is back, or somebody removes the volume and then the marker by hand.")
 		return nil
 	}
-	e.reached(stageResume, 3, "")
+	e.reached(stageResume, 2, "")
 	return c.explainPlan(e, c.gather(ctx, e.Claim, class, m), AnswerResume)
 }
 

@@ -46,6 +46,15 @@ func stopped(t *testing.T, e Explanation) (name, cause string) {
 	return name, cause
 }
 
+// shortening is a cache that keeps of a claim which is nobody's yet as little as the real one.
+type shortening struct{ Cache }
+
+func (s shortening) Claim(namespace, name string) *corev1.PersistentVolumeClaim {
+	claim := s.Cache.Claim(namespace, name).DeepCopy()
+	delete(claim.Annotations, wellknown.AnnSelectedNode)
+	return claim
+}
+
 // What is explained is what then happens: the same call, the same complaint, or nothing.
 func TestWhatIsExplainedHappens(t *testing.T) {
 	t.Parallel()
@@ -81,6 +90,11 @@ func TestWhatIsExplainedHappens(t *testing.T) {
 		"nobody's yet":                  {claim: fixture.Claim("c").UID("u").Class("fast"), want: AnswerNothing, wantFailed: "the claim is for this driver", wantCause: "has not named"},
 		"nobody's, for want of a class": {claim: fixture.Claim("c").UID("u").Class("gone"), want: AnswerNothing, wantFailed: "the claim is for this driver", wantCause: `"gone" does not exist`},
 		"late binding, nobody's yet":    {claim: fixture.Claim("c").UID("u").Class("late"), others: []metav1.Object{class("late").WaitForFirstConsumer().Obj()}, want: AnswerNothing, wantFailed: "the claim is for this driver", wantCause: "first pod"},
+		"late binding with a node, nobody's yet": {
+			claim: fixture.Claim("c").UID("u").Class("late").SelectedNode("n"), others: []metav1.Object{class("late").WaitForFirstConsumer().Obj()},
+			edit: func(c *Config) { c.Cache = shortening{c.Cache} },
+			want: AnswerNothing, wantFailed: "the claim is for this driver", wantCause: "has not named its provisioner",
+		},
 		"late binding without a node":   {claim: claim().Class("late"), others: []metav1.Object{class("late").WaitForFirstConsumer().Obj()}, want: AnswerNothing, wantFailed: "a node is selected where the class waits for one", wantCause: `"late"`},
 		"late binding with a node":      {claim: claim().Class("late").SelectedNode("n"), others: []metav1.Object{class("late").WaitForFirstConsumer().Obj()}, want: AnswerCreate},
 		"a claim of no class":           {claim: claim().Class("gone"), want: AnswerNothing, wantFailed: "the claim's class exists", wantCause: `"gone"`},
@@ -93,6 +107,8 @@ func TestWhatIsExplainedHappens(t *testing.T) {
 		"a populator's":                 {claim: claim().From("example.com", "Thing", "t"), want: AnswerNothing, wantFailed: "the data source may be used"},
 		"marked by an earlier process":  {claim: marker(claim(), markerOfNode("u", "")), want: AnswerResume},
 		"marked, and its class is gone": {claim: marker(claim().Class("gone"), markerOfNode("u", "")), want: AnswerRefuse, wantFailed: "the claim's class is as it was", wantCause: "gone"},
+		"marked, and somebody ended it": {claim: claim().Annotation(wellknown.AnnProvisioningInProgress, markerOfNode("u", "")), want: AnswerCreate},
+		"marked, ended, and bound":      {claim: claim().Annotation(wellknown.AnnProvisioningInProgress, markerOfNode("u", "")).Volume("pv"), want: AnswerNothing, wantFailed: "the claim is not bound", wantCause: "pv"},
 		"marked about another claim":    {claim: marker(claim(), markerOfNode("v", "")), want: AnswerCreate},
 		"another node's":                {claim: claim().SelectedNode("there"), edit: onNode, want: AnswerNothing, wantFailed: "the claim is for this node", wantCause: `"there"`},
 		"this node's":                   {claim: claim().SelectedNode("here"), edit: onNode, want: AnswerCreate},
@@ -115,6 +131,10 @@ func TestWhatIsExplainedHappens(t *testing.T) {
 				failed, cause := stopped(t, e.Explanation)
 				if e.Answer != tc.want || failed != tc.wantFailed || !strings.Contains(cause, tc.wantCause) {
 					t.Errorf("answer %q at %q because of %q, want %q at %q because of %q", e.Answer, failed, cause, tc.want, tc.wantFailed, tc.wantCause)
+				}
+				marks := slices.ContainsFunc(e.Notes, func(note string) bool { return strings.Contains(note, "the claim is marked") })
+				if marks != (e.Answer == AnswerCreate || e.Answer == AnswerCompete) {
+					t.Errorf("notes %q of a claim that is marked by then, or never", e.Notes)
 				}
 				if writes := w.api.writes; len(writes) > 0 {
 					t.Errorf("it wrote %q", writes)
@@ -190,6 +210,7 @@ func TestWhatCannotBeReadIsNotExplained(t *testing.T) {
 		if _, err := c.ExplainClaim(t.Context(), "default", "c"); err == nil {
 			t.Error("an API server in trouble is taken for an answer")
 		}
+		w.api.failing(nil)
 		if _, err := c.ExplainClaim(t.Context(), "default", "d"); !errors.Is(err, ErrNoObject) {
 			t.Errorf("error %v for a claim that is not there", err)
 		}

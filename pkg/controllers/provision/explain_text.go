@@ -87,6 +87,7 @@ func (c *Controller) noteCall(e *ClaimExplanation) {
 		e.notef("Before the call, secret %s/%s is read for it; that it exists was not checked here.", ref.Namespace, ref.Name)
 	}
 	switch delay := c.cfg.MarkerDelay; {
+	case e.Answer == AnswerResume: // it is marked already
 	case delay == 0:
 		e.notef("Before the call, the claim is marked.")
 	case delay > 0:
