@@ -79,26 +79,10 @@ func newAPI(config *rest.Config, cfg Config) (*api, error) {
 	return &api{config: config, clients: clients}, nil
 }
 
-// connectDriver waits for the driver, without limit. metrics and tracer may be nil: then nobody watches the calls.
-func connectDriver(ctx context.Context, cfg Config, metrics *driver.Metrics, tracer *trace.Tracer) (*driver.Driver, error) {
-	c := driver.Config{
-		Address:  cfg.Driver.Address,
-		Timeout:  cfg.Driver.Timeout,
-		Timeouts: cfg.Driver.Timeouts,
-		Migrated: migrated,
-		Metrics:  metrics,
-	}
-	if cfg.Election.Enabled {
-		c.AwayLimit = driverAwayLimit
-	}
-	if tracer != nil {
-		c.Intercept = tracer.Intercept
-	}
-	return driver.Connect(ctx, c)
+// driverConfig says how to reach the driver; nobody watches the calls.
+func driverConfig(cfg Config) driver.Config {
+	return driver.Config{Address: cfg.Driver.Address, Timeout: cfg.Driver.Timeout, Timeouts: cfg.Driver.Timeouts, Migrated: migrated}
 }
-
-// driverAwayLimit is how long a leader waits for its driver to return before a replica gets its chance.
-const driverAwayLimit = 30 * time.Second
 
 // rooms is the assembled program: what runs in the background, and the controllers.
 type rooms struct {

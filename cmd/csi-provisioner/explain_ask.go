@@ -86,7 +86,7 @@ func meetDriver(ctx context.Context, cfg explainConfig) (driver.Identity, *drive
 	}
 	ctx, cancel := context.WithTimeout(ctx, driverWait)
 	defer cancel()
-	d, err := connectDriver(ctx, cfg.Config, nil, nil)
+	d, err := driver.Connect(ctx, driverConfig(cfg.Config))
 	if err != nil {
 		return driver.Identity{}, nil, fmt.Errorf("%w; where the driver's socket cannot be reached, give --driver and --capabilities", err)
 	}

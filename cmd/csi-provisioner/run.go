@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -50,6 +51,8 @@ type starter struct {
 	group *process.Group
 	api   *api
 	http  *process.HTTP // nil when nobody asked for one
+	// leader is nil before its election begins, and without one.
+	leader atomic.Pointer[process.Leader]
 }
 
 // start returns when everything runs, or with the error that ended it. Each step may rely on those before it.
@@ -58,7 +61,7 @@ func (s *starter) start(ctx context.Context) error {
 	if err := s.startHTTP(ctx, legacyregistry.DefaultGatherer, calls.Gatherer(), registry); err != nil {
 		return err
 	}
-	d, err := connectDriver(ctx, s.cfg, calls, s.api.tracer)
+	d, err := s.connectDriver(ctx, calls)
 	if err != nil {
 		return err
 	}
@@ -110,6 +113,26 @@ func (s *starter) startHTTP(ctx context.Context, metrics ...prometheus.Gatherer)
 	return nil
 }
 
+// driverAwayLimit is how long a leader waits for its driver to return before a replica gets its chance.
+const driverAwayLimit = 30 * time.Second
+
+// connectDriver waits for the driver, without limit.
+func (s *starter) connectDriver(ctx context.Context, calls *driver.Metrics) (*driver.Driver, error) {
+	c := driverConfig(s.cfg)
+	c.Metrics = calls
+	if s.cfg.Election.Enabled {
+		c.AwayLimit = driverAwayLimit
+		c.MayGiveUp = func() bool { // a standby has nothing to give up
+			leader := s.leader.Load()
+			return leader != nil && leader.Leading()
+		}
+	}
+	if s.api.tracer != nil {
+		c.Intercept = s.api.tracer.Intercept
+	}
+	return driver.Connect(ctx, c)
+}
+
 func (s *starter) addReady(name string, check func() error) {
 	if s.http != nil {
 		s.http.AddReady(name, check)
@@ -142,6 +165,7 @@ func (s *starter) startWork(ctx context.Context, r *rooms) error {
 		s.http.SetElection(leader.Healthy)
 	}
 	s.addReady("lease", leader.Ready)
+	s.leader.Store(leader)
 	r.leader = leader
 	s.group.Go(ctx, "leader election", func(stop context.Context) error { return leader.Run(stop, r.work) })
 	return nil

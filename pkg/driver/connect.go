@@ -35,6 +35,9 @@ type Config struct {
 	Timeouts Timeouts
 	// AwayLimit is how long the driver may be away before Supervise gives up. Zero means for ever.
 	AwayLimit time.Duration
+	// MayGiveUp is asked whenever the driver was away for another AwayLimit; false means to go on waiting. It must not
+	// block. Nil means yes.
+	MayGiveUp func() bool
 	// Migrated tells whether a driver of this name serves the volumes of an in-tree plugin. Then it is
 	// probed a second time after its name is known, and the call metrics carry the label "migrated".
 	// Nil means that none does.

@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"k8s.io/klog/v2"
 )
@@ -44,7 +45,7 @@ func (d *Driver) OnReady(f func()) {
 // until the driver is ready and compares its name and capabilities with those that Connect found; if they
 // are the same, the gate opens. It returns nil when ctx has ended, and an error when the driver came back
 // as another one, when it answers with an error that waiting cannot cure, or when it was away for
-// Config.AwayLimit; the gate then stays closed. Calls in flight do not depend on ctx.
+// Config.AwayLimit and Config.MayGiveUp agrees; the gate then stays closed. Calls in flight do not depend on ctx.
 func (d *Driver) Supervise(ctx context.Context) error {
 	for d.link.lost(ctx) {
 		if err := d.regain(ctx); err != nil {
@@ -67,12 +68,12 @@ func (d *Driver) regain(ctx context.Context) error {
 	d.mu.Unlock()
 
 	wait := newPatience(d.cfg.Address)
+	waiting, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
 	if d.cfg.AwayLimit > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, d.cfg.AwayLimit, fmt.Errorf("the driver may be away for %s and no longer", d.cfg.AwayLimit))
-		defer cancel()
+		go d.limit(waiting, giveUp)
 	}
-	l, identity, err := d.establish(ctx, wait, d.recognise)
+	l, identity, err := d.establish(waiting, wait, d.recognise)
 	if err != nil {
 		return err
 	}
@@ -91,6 +92,23 @@ func (d *Driver) regain(ctx context.Context) error {
 		f()
 	}
 	return nil
+}
+
+// limit ends a wait for the driver when it is too long, and we may give up.
+func (d *Driver) limit(ctx context.Context, giveUp context.CancelCauseFunc) {
+	ticker := time.NewTicker(d.cfg.AwayLimit)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if d.cfg.MayGiveUp == nil || d.cfg.MayGiveUp() {
+			giveUp(fmt.Errorf("the driver may be away for %s and no longer", d.cfg.AwayLimit))
+			return
+		}
+	}
 }
 
 // recognise asks a driver that came back. It has just started, so what says "not yet" to any question is
