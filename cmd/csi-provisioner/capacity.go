@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/klog/v2"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/capacity"
@@ -18,6 +20,9 @@ func (r *rooms) publishCapacity(ctx context.Context) (*capacity.Controller, erro
 	cfg := r.cfg.Capacity
 	if !cfg.Enabled {
 		return nil, nil //nolint:nilnil // not wanted
+	}
+	if !r.driver.Identity().Controller.Has(csi.ControllerServiceCapability_RPC_GET_CAPACITY) {
+		klog.FromContext(ctx).Info("Warning about storage capacity: the driver does not claim GET_CAPACITY, it is asked for its room all the same")
 	}
 	clients := r.api.clients
 	owner, err := cluster.Owner(ctx, cluster.OwnerConfig{

@@ -290,6 +290,42 @@ func TestCapacityFlagsAreInertWithoutCapacity(t *testing.T) {
 	}
 }
 
+// serve runs a driver until the test ends.
+func serve(t *testing.T, cfg memdriver.Config, rules ...memdriver.Rule) {
+	t.Helper()
+	d, err := memdriver.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Add(rules...)
+	if err := d.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Stop)
+}
+
+func TestADriverThatHidesItsCapacityIsTold(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		capabilities []memdriver.Capability
+		want         int
+	}{
+		"it has GET_CAPACITY": {nil, 0},
+		"it has not":          {[]memdriver.Capability{memdriver.CreateDelete}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := memdriver.Config{Socket: filepath.Join(t.TempDir(), "csi.sock"), Capabilities: tc.capabilities}
+			serve(t, cfg)
+			p := start(t, "run", []string{"NAMESPACE=ns", "POD_NAME=p"}, "--master=http://127.0.0.1:9", "--csi-address="+cfg.Socket, "--enable-capacity")
+			p.waitFor(t, "Owner cannot be read")
+			if got := strings.Count(p.said(), "does not claim GET_CAPACITY"); got != tc.want {
+				t.Errorf("said %d times, want %d:\n%s", got, tc.want, p.said())
+			}
+		})
+	}
+}
+
 // Whatever a start is waiting for, the signal ends it, and nothing has gone wrong.
 func TestSignalEndsEachStepOfTheStart(t *testing.T) {
 	t.Parallel()
@@ -308,19 +344,11 @@ func TestSignalEndsEachStepOfTheStart(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			socket := filepath.Join(t.TempDir(), "csi.sock")
-			d, err := memdriver.New(memdriver.Config{Socket: socket})
-			if err != nil {
-				t.Fatal(err)
-			}
-			d.Add(tc.rules...)
+			cfg := memdriver.Config{Socket: filepath.Join(t.TempDir(), "csi.sock")}
 			if !tc.noDriver {
-				if err := d.Start(); err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(d.Stop)
+				serve(t, cfg, tc.rules...)
 			}
-			p := start(t, "run", tc.env, append([]string{"--master=http://127.0.0.1:9", "--csi-address=" + socket, "-v=5"}, tc.args...)...)
+			p := start(t, "run", tc.env, append([]string{"--master=http://127.0.0.1:9", "--csi-address=" + cfg.Socket, "-v=5"}, tc.args...)...)
 			p.waitFor(t, tc.phase)
 			if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
