@@ -154,16 +154,25 @@ func (o *Options) Warnings(env environment) []string {
 	if o.capacity {
 		warnf(o.capacityWorkers == 0, "--capacity-threads=0: no storage capacity is published")
 	}
+	o.warnNode(warnf)
+	o.warnElection(warnf)
+	warnf(o.metricsAddress != "", "--metrics-address is deprecated: use --http-endpoint=%s", o.metricsAddress)
+	warnf(o.pprof && o.address() == "", "--enable-pprof does nothing without --http-endpoint")
+	return all
+}
+
+func (o *Options) warnNode(warnf func(when bool, format string, args ...any)) {
 	if o.nodeDeployment {
 		warnf(o.election, "--node-deployment with --leader-election: all nodes share one lease, so only one of them works: remove --leader-election")
 		warnf(o.nodeMaxDelay < o.nodeBaseDelay, "--node-deployment-max-delay (%s) is below --node-deployment-base-delay (%s): most tries to take a claim do not wait", o.nodeMaxDelay, o.nodeBaseDelay)
 	}
 	warnf(o.nodeCleanup && !o.nodeDeployment, "--node-deployment-cleanup does nothing without --node-deployment")
-	if o.election {
-		seconds := int64(o.leaseDuration.Seconds())
-		warnf(o.leaseDuration > o.renewDeadline && o.renewDeadline.Seconds() >= float64(seconds), "a lease holds whole seconds: others wait %ds and not %s, which is not above the renew deadline of %s", seconds, o.leaseDuration, o.renewDeadline)
+}
+
+func (o *Options) warnElection(warnf func(when bool, format string, args ...any)) {
+	if !o.election || o.leaseDuration <= o.renewDeadline {
+		return
 	}
-	warnf(o.metricsAddress != "", "--metrics-address is deprecated: use --http-endpoint=%s", o.metricsAddress)
-	warnf(o.pprof && o.address() == "", "--enable-pprof does nothing without --http-endpoint")
-	return all
+	seconds := int64(o.leaseDuration.Seconds())
+	warnf(o.renewDeadline.Seconds() >= float64(seconds), "a lease holds whole seconds: others wait %ds and not %s, which is not above the renew deadline of %s", seconds, o.leaseDuration, o.renewDeadline)
 }

@@ -95,8 +95,8 @@ type VolumeConfig struct {
 	// KeepNodeTopology prefers the selected node's whole segment also when the allowed topologies name only
 	// some of the driver's keys (--keep-node-topology).
 	KeepNodeTopology bool
-	// DeletionSecretNamespaces are the only namespaces for DeleteVolume's secrets, sorted and without
-	// duplicates; nil means all (--deletion-secret-namespaces).
+	// DeletionSecretNamespaces are the only namespaces for the secrets of a PersistentVolume's deletion, sorted
+	// and without duplicates; nil means all (--deletion-secret-namespaces).
 	DeletionSecretNamespaces []string
 }
 

@@ -163,8 +163,8 @@ func writeExplainHelp(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString(`csi-provisioner explain tells what the sidecar would do now about one claim, or about the deletion of one
 PersistentVolume, and why: each check in order, and the request that the driver would get. It uses the code
-that does it, writes nothing to the cluster, reads no secret, and asks the driver only who it is and, where
-nodes compete for a claim, for its room.
+that does it, writes nothing to the cluster, reads no secret, and asks the driver only who it is, with
+--node-deployment for its node and, where nodes compete for a claim, for its room.
 
 Usage: csi-provisioner explain [flags] CLAIM
        csi-provisioner explain [flags] --pv NAME

@@ -155,7 +155,7 @@ func (o *Options) addProvisioning(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.immediateTopology, "immediate-topology", true, "With immediate binding, ask for the topology of the whole cluster. If false, ask for none unless the class has allowed topologies.")
 	fs.BoolVar(&o.growToSourceSize, "grow-to-source-size", false, "Ask for the size of the source when a claim with a source asks for less, where it would be refused otherwise.")
 	fs.BoolVar(&o.keepNodeTopology, "keep-node-topology", false, "With late binding and allowed topologies that name only some of the driver's keys, still ask for the whole topology of the selected node first.")
-	fs.StringSliceVar(&o.deletionSecretNamespaces, "deletion-secret-namespaces", nil, "The only `namespaces` that secrets for DeleteVolume are read from, separated by commas. Empty means all.")
+	fs.StringSliceVar(&o.deletionSecretNamespaces, "deletion-secret-namespaces", nil, "The only `namespaces` that secrets for the deletion of PersistentVolumes are read from, separated by commas. Empty means all.")
 	fs.BoolVar(&o.quietEvents, "quiet-events", false, "Record on claims and PersistentVolumes only events that tell something new: one for all attempts of a claim, failures that differ from the last, and after a minute one that the volume is still being made.")
 	fs.StringSliceVar(&o.createAnnotations, "create-metadata-annotations", nil, "Annotations of the claim to add to the parameters of CreateVolume: `keys`, or prefixes as in example.com/*, separated by commas.")
 	fs.StringSliceVar(&o.createLabels, "create-metadata-labels", nil, "Labels of the claim to add to the parameters of CreateVolume: `keys`, or prefixes as in example.com/*.")
