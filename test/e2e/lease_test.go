@@ -129,6 +129,21 @@ func TestALostLeaseEndsTheProcess(t *testing.T) {
 	waitForHolder(t, w, "thief")
 }
 
+// A leader does not wait for its driver for ever: a replica whose driver lives gets its chance after 30 s.
+func TestALeaderWithoutADriver(t *testing.T) {
+	t.Parallel()
+	w := sidecar.NewWorld(t, cluster.Shared(t), memdriver.Config{})
+	leader := startCandidate(t, w, "first")
+	waitForHolder(t, w, "first")
+	w.Driver.Stop()
+	leader.Says(t, "Lost the connection to the CSI driver", soon)
+	if code := leader.Exits(t, time.Minute); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	leader.Says(t, "the driver may be away for 30s and no longer", soon)
+	waitForHolder(t, w, "")
+}
+
 // steal gives the lease to "thief" for an hour.
 func steal(t *testing.T, w *sidecar.World, name string) {
 	t.Helper()
