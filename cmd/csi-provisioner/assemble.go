@@ -71,7 +71,7 @@ func newAPI(config *rest.Config, cfg Config) (*api, error) {
 		Version:      cfg.Version,
 		Provisioning: cluster.Limits{QPS: cfg.Kube.QPS, Burst: cfg.Kube.Burst},
 		Capacity:     cluster.Limits{QPS: cfg.Capacity.QPS, Burst: cfg.Capacity.Burst},
-		Markers:      cluster.Limits{QPS: -1}, // each marker waits for its turn before it comes to a request
+		Markers:      cluster.Limits{QPS: -1}, // claims take turns to be marked, and few writes are sent at a time
 	})
 	if err != nil {
 		return nil, err

@@ -70,16 +70,17 @@ func NewClients(cfg *rest.Config, clients ClientConfig) (*Clients, error) {
 		name   string
 		into   *kubernetes.Interface
 		limits Limits
+		writes int // how many may be under way; zero for no bound
 	}{
-		{"core", &c.Core, clients.Provisioning},
-		{"event", &c.Events, clients.Events},
-		{"lease", &c.Lease, unlimited},
-		{"marker", &c.Markers, clients.Markers},
-		{"capacity", &c.Capacity, clients.Capacity},
+		{"core", &c.Core, clients.Provisioning, maxWrites},
+		{"event", &c.Events, clients.Events, 0},
+		{"lease", &c.Lease, unlimited, 0},
+		{"marker", &c.Markers, clients.Markers, maxMarkers},
+		{"capacity", &c.Capacity, clients.Capacity, 0},
 	} {
 		config := limited(cfg, clients.Version, client.limits, contentTypeProtobuf)
-		if client.into == &c.Core {
-			config.Wrap(newBoundWrites)
+		if client.writes > 0 {
+			config.Wrap(boundTo(client.writes))
 		}
 		made, err := kubernetes.NewForConfig(config)
 		if err != nil {

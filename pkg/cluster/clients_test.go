@@ -6,10 +6,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -151,4 +154,41 @@ func TestClientsDoNotWaitForEachOther(t *testing.T) {
 			t.Errorf("second request of the %s client: waits is %v, want %v", name, got, want)
 		}
 	}
+}
+
+// The writes of markers have a bound of their own, so that with those of the core client all find room on a connection.
+func TestWritesOfMarkersAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var now atomic.Int64
+		config := &rest.Config{Host: "http://api.test", Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+			now.Add(1)
+			defer now.Add(-1)
+			time.Sleep(time.Second)
+			return &http.Response{StatusCode: http.StatusTeapot, Body: http.NoBody, Request: r}, nil
+		})}
+		clients, err := NewClients(config, ClientConfig{Provisioning: Limits{QPS: -1}, Markers: Limits{QPS: -1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, tc := range map[string]struct {
+			client kubernetes.Interface
+			want   int64
+		}{"markers": {clients.Markers, maxMarkers}, "core": {clients.Core, maxWrites}} {
+			for range 2 * maxWrites {
+				go func() {
+					claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c"}}
+					if _, err := tc.client.CoreV1().PersistentVolumeClaims("a").Update(t.Context(), claim, metav1.UpdateOptions{}); err == nil {
+						t.Errorf("%s: the server's refusal got lost", name)
+					}
+				}()
+			}
+			synctest.Wait()
+			if got := now.Load(); got != tc.want {
+				t.Errorf("%s: %d writes are under way, want %d", name, got, tc.want)
+			}
+			time.Sleep(time.Hour)
+			synctest.Wait()
+		}
+	})
 }

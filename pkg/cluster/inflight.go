@@ -6,32 +6,37 @@ import (
 	"sync"
 )
 
-// maxWrites is how many writes of the core client may be under way at once. The API server takes 100 requests at a
-// time on a connection. Whatever finds no room opens a connection of its own, with a handshake that costs more than
-// the request, and a hundred workers do that at the same moment. The rest is left to watches, events and markers.
-const maxWrites = 64
+// maxWrites is how many writes of the core client may be under way at once, and maxMarkers how many of the marker client.
+// The API server takes 100 requests at a time on a connection, which the clients share. Whatever finds no room opens a
+// connection of its own, with a handshake that costs more than the request, and a hundred workers do that at the same
+// moment. The rest is left to reads, watches and events.
+const maxWrites, maxMarkers = 64, 16
 
-// boundWrites lets at most maxWrites writes through at a time, and fewer when the API server refuses some with
+// boundWrites lets at most so many writes through at a time, and fewer when the API server refuses some with
 // TooManyRequests, as API Priority and Fairness does (KEP-1040): half as many after each refusal, and one more for each
 // round of writes that it takes. What is refused is sent again by client-go, when the server has said. Reads and watches
 // pass. It may be used concurrently.
 type boundWrites struct {
 	next  http.RoundTripper
+	most  int
 	slots chan struct{} // holds a token for each write that may begin
 
 	mu      sync.Mutex
-	limit   int // how many tokens there should be, 1 to maxWrites
+	limit   int // how many tokens there should be, 1 to most
 	surplus int // how many there are beyond that, all of them with writes under way
 	halved  int // how often the limit was halved
 	taken   int // writes that the server took since the limit changed
 }
 
-func newBoundWrites(next http.RoundTripper) http.RoundTripper {
-	b := &boundWrites{next: next, slots: make(chan struct{}, maxWrites), limit: maxWrites}
-	for range maxWrites {
-		b.slots <- struct{}{}
+// boundTo makes the wrapper of a transport that lets that many writes through at a time.
+func boundTo(most int) func(http.RoundTripper) http.RoundTripper {
+	return func(next http.RoundTripper) http.RoundTripper {
+		b := &boundWrites{next: next, most: most, slots: make(chan struct{}, most), limit: most}
+		for range most {
+			b.slots <- struct{}{}
+		}
+		return b
 	}
-	return b
 }
 
 // RoundTrip waits for its turn, or for the end of the request's context.
@@ -65,7 +70,7 @@ func (b *boundWrites) learn(halved int, refused bool) {
 		less := b.limit / 2
 		b.limit, b.surplus, b.taken = b.limit-less, b.surplus+less, 0
 		b.halved++
-	case !refused && b.limit < maxWrites:
+	case !refused && b.limit < b.most:
 		if b.taken++; b.taken >= b.limit {
 			b.limit, b.taken = b.limit+1, 0
 			b.give()
@@ -79,7 +84,7 @@ func (b *boundWrites) give() {
 		b.surplus--
 		return
 	}
-	b.slots <- struct{}{} // There is room: there are never more than maxWrites.
+	b.slots <- struct{}{} // There is room: there are never more than most.
 }
 
 // WrappedRoundTripper shows client-go what is inside.

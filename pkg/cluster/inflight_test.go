@@ -26,7 +26,7 @@ func TestWritesAreBoundedAndReadsAreNot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var now, most, done atomic.Int64
-		bound := newBoundWrites(roundTripper(func(r *http.Request) (*http.Response, error) {
+		bound := boundTo(maxWrites)(roundTripper(func(r *http.Request) (*http.Response, error) {
 			if r.Method == http.MethodGet {
 				return &http.Response{Request: r}, nil
 			}
@@ -82,7 +82,7 @@ func TestWritesGiveWayToABusyServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const writes, few = 500, 4
 		var now, most, room, refused atomic.Int64
-		bound := newBoundWrites(roundTripper(func(r *http.Request) (*http.Response, error) {
+		bound := boundTo(maxWrites)(roundTripper(func(r *http.Request) (*http.Response, error) {
 			defer now.Add(-1)
 			if now.Add(1) > room.Load() {
 				refused.Add(1)
