@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/flowcontrol"
@@ -16,9 +15,6 @@ import (
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 )
-
-// errTerminating says that a claim is being deleted, so that no finalizer can be added to it any more.
-var errTerminating = errors.New("the claim is being deleted, no finalizer can be added")
 
 const (
 	// markRate and markBurst bound how many claims are marked in a second. What waits for its turn and comes to
@@ -28,9 +24,6 @@ const (
 	// PersistentVolume is there sooner than the marker would be.
 	saveGrace = time.Second
 )
-
-// errOtherNode says that another node has a create under way for the claim.
-var errOtherNode = errors.New("the claim is marked by another node")
 
 // markers writes and removes the markers of claims: one small state machine a claim, which brings what is on
 // the claim (actual) to what should be there (desired), one write at a time.
@@ -297,31 +290,4 @@ func (m *markers) put(ctx context.Context, uid types.UID, k *mark, value string,
 		return errOtherNode
 	}
 	return err
-}
-
-// refuses reports whether the API server will answer the same next time: a client error that no waiting mends.
-func refuses(err error) bool {
-	if errors.Is(err, errTerminating) || errors.Is(err, errOtherNode) {
-		return true
-	}
-	if apierrors.IsConflict(err) || apierrors.IsTooManyRequests(err) || apierrors.IsTimeout(err) {
-		return false
-	}
-	status, ok := errors.AsType[*apierrors.StatusError](err)
-	return ok && status.ErrStatus.Code >= 400 && status.ErrStatus.Code < 500
-}
-
-func (m *markers) sayRefused(ctx context.Context, err error) {
-	switch {
-	case errors.Is(err, errTerminating):
-		m.refused("Terminating")
-		return
-	case errors.Is(err, errOtherNode):
-		m.refused("OtherNode")
-		return
-	}
-	m.refused(string(apierrors.ReasonForError(err)))
-	m.warn.Do(func() {
-		klog.FromContext(ctx).Error(err, "Claims cannot be marked, so a volume may be lost when this process dies in the middle of a call; grant update on persistentvolumeclaims")
-	})
 }

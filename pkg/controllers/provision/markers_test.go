@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
@@ -250,6 +252,16 @@ func TestWhyAClaimCannotBeMarked(t *testing.T) {
 				return nil
 			})
 		}, apierrors.IsBadRequest, []string{"BadRequest"}},
+		"a webhook has a reason of its own": {func(d *desk) {
+			d.api.failing(func(verb, _, name string) error {
+				err := apierrors.NewForbidden(resource, name, nil)
+				err.ErrStatus.Reason = metav1.StatusReason("no finalizers for " + name)
+				if verb == "update" {
+					return err
+				}
+				return nil
+			})
+		}, func(err error) bool { return strings.Contains(err.Error(), "forbidden") }, []string{"Other"}},
 		"the method is not allowed": {func(d *desk) {
 			d.api.failing(func(string, string, string) error { return apierrors.NewMethodNotSupported(resource, "update") })
 		}, apierrors.IsMethodNotSupported, []string{"MethodNotAllowed"}},
