@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,20 +18,25 @@ import (
 )
 
 const (
-	// markRate and markBurst bound how many claims are marked in a second. What waits for its turn and comes to
-	// its end meanwhile is not marked at all, so under load the marks go to the creates that take longest.
+	// markRate and markBurst bound how many claims are marked in a second because their calls take long. What comes
+	// to its end while it waits for its turn leaves the line and takes no turn, so under load the marks go to the
+	// creates that have waited longest. What is known to need its mark waits for no turn.
 	markRate, markBurst = 20, 50
 	// saveGrace is how long a save may take before the claim is marked after all: as a rule the
 	// PersistentVolume is there sooner than the marker would be.
 	saveGrace = time.Second
+	// writePause is the pause after the first write that failed, and writePauseMax after many.
+	writePause, writePauseMax = 100 * time.Millisecond, 30 * time.Second
 )
 
 // markers writes and removes the markers of claims: one small state machine a claim, which brings what is on
 // the claim (actual) to what should be there (desired), one write at a time.
 //
-//	begin ──▶ armed ──delay──▶ desired ──▶ writing ──▶ actual
-//	            │                                        │
-//	           end ──▶ nothing to do          end ──▶ removing ──▶ forgotten
+//	begin ──▶ armed ──delay──▶ in line ──turn──▶ desired ──▶ writing ──▶ actual
+//	            │                 │                 ▲                       │
+//	            └───────end───────┤                want                    end ──▶ removing ──▶ forgotten
+//	                              ▼
+//	                        nothing to do
 //
 // All methods may be called concurrently and none of them waits for the API server but ensure and wait.
 // The contexts given to them bound the writes that they start.
@@ -48,17 +54,25 @@ type markers struct {
 
 	mu      sync.Mutex
 	marks   map[types.UID]*mark // claim UID → its state; missing: nothing on the claim that we know of
+	line    []*mark             // whose delay is over and whose turn has not come, in that order
+	serving bool                // there is a timer that gives the next turn
 	writers sync.WaitGroup
 }
 
 type mark struct {
 	claim           types.NamespacedName
+	uid             types.UID
 	value           string
 	desired, actual bool
-	written         string        // the value that the claim carries; meaningless unless actual
-	refusal         error         // why the API server will not take it; nil when it may
-	timer           *time.Timer   // nil when not armed
-	idle            chan struct{} // closed when its writer has ended; nil when there is none
+	written         string // the value that the claim carries; meaningless unless actual
+	// unclear says that a write failed after it was sent, so that it may have been applied: what the claim carries
+	// is not known before the next answer.
+	unclear bool
+	refusal error         // why the API server will not take it; nil when it may
+	timer   *time.Timer   // nil when neither armed nor in line
+	turn    func()        // asks for the marker when its turn has come; mu is held
+	idle    chan struct{} // closed when its writer has ended; nil when there is none
+	changed chan struct{} // tells the writer in its pause that something else is desired
 }
 
 func newMarkers(client kubernetes.Interface, delay time.Duration, refused func(string)) *markers {
@@ -79,8 +93,34 @@ func (m *markers) begin(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	if k.desired || k.timer != nil {
 		return
 	}
-	k.value = value
-	k.timer = time.AfterFunc(m.delay, func() { m.want(ctx, claim, value) })
+	k.turn = func() { m.desire(ctx, k, value) }
+	var timer *time.Timer
+	timer = time.AfterFunc(m.delay, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if k.timer == timer { // else it was disarmed while we waited for mu
+			m.line = append(m.line, k)
+			m.serve()
+		}
+	})
+	k.timer = timer
+}
+
+// serve gives turns to those in line, and comes again when there are not enough. mu is held.
+func (m *markers) serve() {
+	for len(m.line) > 0 && m.turns.TryAccept() {
+		m.line[0].turn()
+	}
+	if len(m.line) == 0 || m.serving {
+		return
+	}
+	m.serving = true
+	time.AfterFunc(time.Second/markRate, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.serving = false
+		m.serve()
+	})
 }
 
 // answered says that the driver has made the volume, and that the PersistentVolume is about to be saved.
@@ -92,20 +132,23 @@ func (m *markers) answered(uid types.UID) {
 	}
 }
 
-// want asks for the marker now and does not wait for it.
+// want asks for the marker now, without a turn, and does not wait for it.
 func (m *markers) want(ctx context.Context, claim *corev1.PersistentVolumeClaim, value string) {
 	if m.delay < 0 {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	k := m.get(claim)
-	if k.desired {
-		return
+	if k := m.get(claim); !k.desired {
+		m.desire(ctx, k, value)
 	}
-	k.disarm()
+}
+
+// desire says that the claim should carry the marker. mu is held.
+func (m *markers) desire(ctx context.Context, k *mark, value string) {
+	m.disarm(k)
 	k.value, k.desired, k.refusal = value, true, nil
-	m.write(ctx, claim.UID, k)
+	m.write(ctx, k)
 }
 
 // ensure asks for the marker and waits until it is written. The error says why it cannot be.
@@ -117,7 +160,7 @@ func (m *markers) ensure(ctx context.Context, claim *corev1.PersistentVolumeClai
 	for {
 		m.mu.Lock()
 		k := m.get(claim)
-		idle, actual, refusal := k.idle, k.actual, k.refusal
+		idle, there, refusal := k.idle, k.there(), k.refusal
 		m.mu.Unlock()
 		switch {
 		case idle != nil:
@@ -126,7 +169,7 @@ func (m *markers) ensure(ctx context.Context, claim *corev1.PersistentVolumeClai
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
-		case actual:
+		case there:
 			return nil
 		case refusal != nil:
 			return refusal
@@ -145,25 +188,25 @@ func (m *markers) end(ctx context.Context, uid types.UID) {
 	if !ok {
 		return
 	}
-	k.disarm()
+	m.disarm(k)
 	k.desired, k.refusal = false, nil
-	m.write(ctx, uid, k)
+	m.write(ctx, k)
 }
 
-// found says that the claim carries a marker that another process has written.
+// found says that the claim carries a marker that another process has written, as the API server has just told.
 func (m *markers) found(claim *corev1.PersistentVolumeClaim, value string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k := m.get(claim)
-	k.value, k.written, k.desired, k.actual = value, value, true, true
+	k.value, k.written, k.desired, k.actual, k.unclear = value, value, true, true, false
 }
 
-// removing reports whether the claim carries a marker of ours that is about to go.
+// removing reports whether the claim carries, or may carry, a marker of ours that is about to go.
 func (m *markers) removing(uid types.UID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k, ok := m.marks[uid]
-	return ok && k.actual && !k.desired
+	return ok && !k.desired && (k.actual || k.unclear)
 }
 
 // has reports whether the claim carries a marker as far as we know.
@@ -171,7 +214,7 @@ func (m *markers) has(uid types.UID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k, ok := m.marks[uid]
-	return ok && k.actual
+	return ok && k.there()
 }
 
 // wait returns when the last writer has ended.
@@ -181,113 +224,150 @@ func (m *markers) wait() { m.writers.Wait() }
 func (m *markers) get(claim *corev1.PersistentVolumeClaim) *mark {
 	k, ok := m.marks[claim.UID]
 	if !ok {
-		k = &mark{claim: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}}
+		k = &mark{claim: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}, uid: claim.UID, changed: make(chan struct{}, 1)}
 		m.marks[claim.UID] = k
 	}
 	return k
 }
 
-// asDesired reports whether there is nothing to write.
-func (k *mark) asDesired() bool { return k.desired == k.actual && (!k.desired || k.value == k.written) }
+// there reports whether the claim is known to carry the marker.
+func (k *mark) there() bool { return k.actual && !k.unclear }
 
-func (k *mark) disarm() {
-	if k.timer != nil {
-		k.timer.Stop()
-		k.timer = nil
+// asDesired reports whether there is nothing to write. After a refusal there is not, until something is asked again.
+func (k *mark) asDesired() bool {
+	if k.refusal != nil {
+		return true
 	}
+	return !k.unclear && k.desired == k.actual && (!k.desired || k.value == k.written)
 }
 
-// write starts a writer unless one is at work. mu is held.
-func (m *markers) write(ctx context.Context, uid types.UID, k *mark) {
-	if k.idle != nil {
+// disarm stops the timer, or leaves the line. mu is held.
+func (m *markers) disarm(k *mark) {
+	if k.timer == nil {
 		return
 	}
-	if k.asDesired() {
-		m.settle(uid, k)
-		return
+	k.timer.Stop()
+	k.timer, k.turn = nil, nil
+	m.line = slices.DeleteFunc(m.line, func(waiting *mark) bool { return waiting == k })
+}
+
+// write starts a writer, or wakes the one that is at work. mu is held.
+func (m *markers) write(ctx context.Context, k *mark) {
+	switch {
+	case k.idle != nil:
+		select {
+		case k.changed <- struct{}{}:
+		default:
+		}
+	case k.asDesired():
+		m.settle(k)
+	default:
+		k.idle = make(chan struct{})
+		m.writers.Go(func() { m.converge(ctx, k) })
 	}
-	k.idle = make(chan struct{})
-	m.writers.Go(func() { m.converge(ctx, uid, k) })
 }
 
 // settle forgets a state that says nothing. mu is held.
-func (m *markers) settle(uid types.UID, k *mark) {
-	if !k.desired && !k.actual && k.timer == nil && k.refusal == nil {
-		delete(m.marks, uid)
+func (m *markers) settle(k *mark) {
+	if !k.desired && !k.actual && !k.unclear && k.timer == nil && k.refusal == nil {
+		delete(m.marks, k.uid)
 	}
 }
 
 // converge writes until the claim is as desired, and tries again for as long as ctx lives: a marker that
 // stays behind would keep a deleted claim for ever.
-func (m *markers) converge(ctx context.Context, uid types.UID, k *mark) {
-	logger := klog.FromContext(ctx)
-	pause, hadTurn := 100*time.Millisecond, false
+func (m *markers) converge(ctx context.Context, k *mark) {
+	logger, pause := klog.FromContext(ctx), writePause
 	for {
 		m.mu.Lock()
 		desired, value := k.desired, k.value
 		if k.asDesired() {
 			close(k.idle)
 			k.idle = nil
-			m.settle(uid, k)
+			m.settle(k)
 			m.mu.Unlock()
 			return
 		}
 		m.mu.Unlock()
 
-		if desired && m.delay > 0 && !hadTurn {
-			// An error means that ctx has ended; the write will tell.
-			_ = m.turns.Wait(ctx)
-			hadTurn = true // one turn is enough
-			continue
-		}
-		err := m.put(ctx, uid, k, value, desired)
-		m.mu.Lock()
-		switch {
-		case err == nil:
-			k.actual, k.written = desired, value
-			logger.V(2).Info("Marked claim", "PVC", klog.KRef(k.claim.Namespace, k.claim.Name), "provisioning", desired)
-		case errors.Is(err, cluster.ErrGone):
-			k.desired, k.actual = false, false
-		case desired && refuses(err):
-			k.desired, k.value, k.refusal = k.actual, k.written, err
-			m.sayRefused(ctx, err)
-		}
-		m.mu.Unlock()
-		if err == nil || errors.Is(err, cluster.ErrGone) || (desired && refuses(err)) {
+		sent, err := m.put(ctx, k, value, desired)
+		if m.learn(ctx, k, written{value: value, desired: desired, sent: sent, err: err}) {
 			continue
 		}
 		logger.V(4).Info("Cannot write the claim's marker, trying again", "PVC", klog.KRef(k.claim.Namespace, k.claim.Name), "err", err, "after", pause)
 		select {
 		case <-time.After(pause):
-			pause = min(2*pause, 30*time.Second)
+			pause = min(2*pause, writePauseMax)
+		case <-k.changed:
+			pause = writePause
 		case <-ctx.Done():
 			m.mu.Lock()
-			k.refusal = fmt.Errorf("marker not written: %w", err)
-			k.desired, k.value = k.actual, k.written
+			k.refuse(fmt.Errorf("marker not written: %w", err))
 			m.mu.Unlock()
 		}
 	}
 }
 
-// put brings the live claim to what is desired.
-func (m *markers) put(ctx context.Context, uid types.UID, k *mark, value string, desired bool) error {
+// put brings the live claim to what is desired. It returns whether a write was sent.
+func (m *markers) put(ctx context.Context, k *mark, value string, desired bool) (sent bool, err error) {
 	var terminating, taken bool
-	_, err := cluster.UpdateClaim(ctx, m.client, k.claim, uid, func(live *corev1.PersistentVolumeClaim) bool {
+	_, err = cluster.UpdateClaim(ctx, m.client, k.claim, k.uid, func(live *corev1.PersistentVolumeClaim) bool {
 		taken = otherNode(live, m.driver, m.node) != ""
+		terminating = desired && live.DeletionTimestamp != nil && !hasMarkerFinalizer(live)
 		switch {
-		case taken:
-			return false
-		case !desired:
-			return clearMarker(live)
+		case taken, terminating:
+			sent = false
+		case desired:
+			sent = setMarker(live, value)
+		default:
+			sent = clearMarker(live)
 		}
-		terminating = live.DeletionTimestamp != nil && !hasMarkerFinalizer(live)
-		return !terminating && setMarker(live, value)
+		return sent
 	})
 	switch {
-	case err == nil && terminating:
-		return errTerminating
 	case err == nil && taken && desired:
-		return errOtherNode
+		return sent, errOtherNode
+	case err == nil && terminating:
+		return sent, errTerminating
 	}
-	return err
+	return sent, err
+}
+
+// written is how a try to write a marker ended.
+type written struct {
+	value         string
+	desired, sent bool
+	err           error
+}
+
+// learn takes down what is on the claim after a try to write. It returns false when the try must be repeated.
+func (m *markers) learn(ctx context.Context, k *mark, w written) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	refused := w.desired && refuses(w.err)
+	switch {
+	case w.err == nil:
+		k.actual, k.written, k.unclear = w.desired, w.value, false
+		klog.FromContext(ctx).V(2).Info("Marked claim", "PVC", klog.KRef(k.claim.Namespace, k.claim.Name), "provisioning", w.desired)
+		return true
+	case errors.Is(w.err, cluster.ErrGone):
+		k.desired, k.actual, k.unclear = false, false, false
+		return true
+	case errors.Is(w.err, errTerminating), errors.Is(w.err, errOtherNode):
+		k.actual, k.unclear = false, false
+	case w.sent:
+		k.unclear = !refuses(w.err)
+	}
+	if refused {
+		m.sayRefused(ctx, w.err)
+	}
+	if refused && k.desired { // else the create has ended meanwhile
+		k.refuse(w.err)
+	}
+	return refused
+}
+
+// refuse gives up what is desired in favour of what is there. mu is held.
+func (k *mark) refuse(why error) {
+	k.refusal, k.desired, k.value = why, k.actual, k.written
 }

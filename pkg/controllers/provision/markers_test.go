@@ -15,7 +15,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
@@ -26,6 +29,7 @@ import (
 type desk struct {
 	*world
 	m       *markers
+	client  *fake.Clientset
 	ctx     context.Context //nolint:containedctx // it stands for the life of the process
 	end     context.CancelFunc
 	refused []string
@@ -41,7 +45,8 @@ func atDesk(t *testing.T, delay time.Duration, test func(t *testing.T, d *desk))
 		d := &desk{world: &world{T: t, api: newAPIServer()}}
 		d.ctx, d.end = context.WithCancel(t.Context())
 		dead := &atomic.Bool{}
-		d.m = newMarkers(d.api.client(dead.Load), delay, func(reason string) { d.refused = append(d.refused, reason) })
+		d.client = d.api.client(dead.Load)
+		d.m = newMarkers(d.client, delay, func(reason string) { d.refused = append(d.refused, reason) })
 		d.put(fixture.Claim("c").UID("u").Annotation("tenant", "data").Finalizer("kubernetes.io/pvc-protection").Obj())
 		d.cached = d.live("c")
 		t.Cleanup(func() { d.end(); d.m.wait() })
@@ -373,35 +378,227 @@ func TestWritersEndWithTheProcess(t *testing.T) {
 	})
 }
 
+// crowd begins n calls, each for a claim of its own, and returns the claims.
+func (d *desk) crowd(prefix string, n int) []*corev1.PersistentVolumeClaim {
+	d.Helper()
+	claims := make([]*corev1.PersistentVolumeClaim, n)
+	for i := range claims {
+		name := fmt.Sprintf("%s%03d", prefix, i)
+		d.put(fixture.Claim(name).UID(name).Obj())
+		claims[i] = d.live(name)
+		d.m.begin(d.ctx, claims[i], "v")
+	}
+	return claims
+}
+
+// markedOf returns how many of the claims are marked.
+func (d *desk) markedOf(claims []*corev1.PersistentVolumeClaim) int {
+	return len(slices.DeleteFunc(slices.Clone(claims), func(c *corev1.PersistentVolumeClaim) bool { return !d.marked(c.Name) }))
+}
+
+func (d *desk) endAll(claims []*corev1.PersistentVolumeClaim) {
+	for _, claim := range claims {
+		d.m.end(d.ctx, claim.UID)
+	}
+}
+
 // When many calls are slow at once, the marks go to those that stay slow; nothing is written for the others.
 func TestMarksTakeTurns(t *testing.T) {
 	atDesk(t, markDelay, func(t *testing.T, d *desk) {
-		const n = 100
-		for i := range n {
-			name := fmt.Sprintf("c%03d", i)
-			d.put(fixture.Claim(name).UID(name).Obj())
-			d.m.begin(d.ctx, d.live(name), "v")
-		}
-		marked := func() int {
-			return len(slices.DeleteFunc(cachedAs(d.api, hasMarkerFinalizer), func(c *corev1.PersistentVolumeClaim) bool { return c.Name == "c" }))
-		}
+		claims := d.crowd("c", 100)
 		d.pass(markDelay)
-		if got := marked(); got != markBurst {
+		if got := d.markedOf(claims); got != markBurst {
 			t.Errorf("%d claims marked at once, want %d", got, markBurst)
 		}
 		d.pass(time.Second)
-		if got := marked(); got < markBurst+markRate-1 || got > markBurst+markRate+1 {
+		if got := d.markedOf(claims); got < markBurst+markRate-1 || got > markBurst+markRate+1 {
 			t.Errorf("%d claims marked after a second, want about %d", got, markBurst+markRate)
 		}
-		for i := range n {
-			d.m.end(d.ctx, fixture.Claim("").UID(fmt.Sprintf("c%03d", i)).Obj().UID)
-		}
+		d.endAll(claims)
+		// Those who waited have left the line, and the next one has its turn.
+		d.m.begin(d.ctx, d.cached, "v")
+		d.pass(markDelay + 2*time.Second/markRate)
+		d.says("v")
+		d.m.end(d.ctx, "u")
 		d.pass(time.Minute)
-		if got := marked(); got != 0 {
+		if got := d.markedOf(claims); got != 0 {
 			t.Errorf("%d claims are marked at the end", got)
 		}
-		if got := d.api.wrote("update"); got > 2*(markBurst+markRate+1) {
+		if got := d.api.wrote("update"); got > 2*(markBurst+markRate+1+1) {
 			t.Errorf("%d writes", got)
+		}
+		d.forgotten()
+	})
+}
+
+// Calls that end in time, many more than there are turns, keep no slow one from its mark, and hold up no stop.
+func TestCallsThatEndTakeNoTurns(t *testing.T) {
+	atDesk(t, markDelay, func(t *testing.T, d *desk) {
+		var running [][]*corev1.PersistentVolumeClaim
+		for i := range 60 {
+			if i == 40 {
+				d.m.begin(d.ctx, d.cached, "v")
+			}
+			running = append(running, d.crowd(fmt.Sprintf("c%d-", i), 10))
+			d.pass(markDelay)
+			if i > 0 {
+				d.endAll(running[i-1])
+			}
+		}
+		d.says("v")
+		d.endAll(running[len(running)-1])
+		begin := time.Now()
+		d.m.wait()
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("the last writer ended after %s", took)
+		}
+	})
+}
+
+// What is known to need its mark waits for no turn, whether it stands in line or not.
+func TestAnUnansweredCallWaitsForNoTurn(t *testing.T) {
+	atDesk(t, markDelay, func(t *testing.T, d *desk) {
+		claims := d.crowd("c", 100)
+		d.pass(markDelay)
+		waiting := slices.DeleteFunc(slices.Clone(claims), func(c *corev1.PersistentVolumeClaim) bool { return d.marked(c.Name) })
+		last := waiting[len(waiting)-1]
+		d.m.want(d.ctx, last, "v")
+		if err := d.m.ensure(d.ctx, d.cached, "v"); err != nil {
+			t.Error(err)
+		}
+		d.pass(0)
+		d.says("v")
+		if got := d.markedOf([]*corev1.PersistentVolumeClaim{last}); got != 1 {
+			t.Error("the call in line is not marked")
+		}
+		d.pass(time.Minute)
+		if got := d.api.wrote("update"); got != len(claims)+1 {
+			t.Errorf("%d writes, want one for each of %d claims", got, len(claims)+1)
+		}
+	})
+}
+
+// A call may end while its timer waits for the lock: then there is nothing to mark any more.
+func TestATimerThatIsLateMarksNothing(t *testing.T) {
+	atDesk(t, markDelay, func(t *testing.T, d *desk) {
+		d.m.begin(d.ctx, d.cached, "v")
+		d.m.mu.Lock()
+		time.Sleep(markDelay)
+		k := d.m.marks["u"]
+		if k.timer.Stop() {
+			t.Error("the timer does not wait for the lock")
+		}
+		d.m.disarm(k)
+		d.m.settle(k)
+		d.m.mu.Unlock()
+		d.pass(time.Minute)
+		d.updates(0)
+		d.forgotten()
+	})
+}
+
+// losing makes the API server apply the next updates and answer with err, or with nothing if that is nil.
+func (d *desk) losing(n int, err error) {
+	if err == nil {
+		err = errors.New("connection reset by peer")
+	}
+	d.client.PrependReactor("update", "persistentvolumeclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if n == 0 {
+			return false, nil, nil
+		}
+		n--
+		_, _ = d.api.react(action)
+		return true, nil, err
+	})
+}
+
+// A marker whose write was applied and not answered comes off the claim at the end of the create.
+func TestTheAnswerToAWriteIsLost(t *testing.T) {
+	t.Parallel()
+	for name, lost := range map[string]error{
+		"the connection breaks":   nil,
+		"the server is too slow":  apierrors.NewTimeoutError("the request may have been applied", 0),
+		"the server has an error": apierrors.NewInternalError(errors.New("etcdserver: request timed out")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			atDesk(t, markDelay, func(t *testing.T, d *desk) {
+				d.losing(1, lost)
+				d.m.want(d.ctx, d.cached, "v")
+				d.pass(0)
+				d.says("v")
+				if d.m.has("u") {
+					t.Error("a write without an answer counts as a marker")
+				}
+				d.m.end(d.ctx, "u")
+				if !d.m.removing("u") {
+					t.Error("removing says no")
+				}
+				d.pass(time.Minute)
+				d.says("")
+				d.forgotten()
+			})
+		})
+	}
+}
+
+// The same write is not sent twice when the claim shows that the first was applied.
+func TestALostWriteIsLookedFor(t *testing.T) {
+	atDesk(t, markDelay, func(t *testing.T, d *desk) {
+		d.losing(1, nil)
+		d.m.want(d.ctx, d.cached, "v")
+		d.pass(time.Second)
+		if !d.m.has("u") {
+			t.Error("has says no")
+		}
+		d.updates(1)
+	})
+}
+
+// What a removal without an answer has taken off is put back when it is wanted again.
+func TestAWantFollowsALostRemoval(t *testing.T) {
+	atDesk(t, markDelay, func(t *testing.T, d *desk) {
+		d.m.want(d.ctx, d.cached, "v")
+		d.pass(0)
+		d.losing(1, nil)
+		d.m.end(d.ctx, "u")
+		d.pass(0)
+		d.says("")
+		if d.m.has("u") {
+			t.Error("has says yes when the marker may be gone")
+		}
+		d.m.want(d.ctx, d.cached, "v")
+		d.pass(time.Minute)
+		d.says("v")
+		if !d.m.has("u") {
+			t.Error("has says no")
+		}
+	})
+}
+
+// A refusal that comes when the create has ended is nobody's any more.
+func TestARefusalAfterTheEnd(t *testing.T) {
+	atDesk(t, markDelay, func(_ *testing.T, d *desk) {
+		d.client.PrependReactor("update", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+			d.m.end(d.ctx, "u")
+			return true, nil, forbidMarkers("update", "persistentvolumeclaims", "c")
+		})
+		d.m.want(d.ctx, d.cached, "v")
+		d.pass(time.Minute)
+		d.forgotten()
+	})
+}
+
+// The end of a create is not held up by the pause after a failed write, nor is a stop.
+func TestTheEndEndsThePause(t *testing.T) {
+	atDesk(t, markDelay, func(t *testing.T, d *desk) {
+		d.unavailable(time.Hour)
+		d.m.want(d.ctx, d.cached, "v")
+		d.pass(10 * time.Minute)
+		d.m.end(d.ctx, "u")
+		begin := time.Now()
+		d.m.wait()
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("the writer ended after %s", took)
 		}
 		d.forgotten()
 	})
