@@ -42,7 +42,11 @@ func (c *Controller) syncLocked(ctx context.Context, uid types.UID) loop.Verdict
 	claim := c.cfg.Cache.ClaimByUID(uid)
 	cr, remembered := c.creates.get(uid)
 	if !remembered && claim != nil {
-		cr, remembered = c.pickUp(ctx, claim)
+		var err error
+		if cr, remembered, err = c.pickUp(ctx, claim); err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot take up what the claim is marked with, trying again", "PVC", klog.KObj(claim))
+			return loop.Again()
+		}
 	}
 	shown := claim
 	if shown == nil {

@@ -3,6 +3,7 @@ package provision
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,56 +24,69 @@ import (
 // stuckEvery is how often, at most, a user is told of a create that cannot be finished.
 const stuckEvery = 5 * time.Minute
 
-// pickUp looks whether an earlier process has left a create on the claim. Then it is outstanding from the start.
-func (c *Controller) pickUp(ctx context.Context, claim *corev1.PersistentVolumeClaim) (create, bool) {
-	logger := klog.FromContext(ctx)
-	state, m, err := readMarker(claim, c.cfg.Settings.Driver)
-	switch state {
-	case unmarked, foreign:
-		return create{}, false
-	case mismarked:
-		if c.cfg.Settings.ours(claim) {
-			logger.Info("Removing a marker that is not about this claim", "PVC", klog.KObj(claim), "reason", err.Error())
-			c.unmark(ctx, claim)
-		}
-		return create{}, false
-	case marked:
-		if !c.inherits(m) {
-			return create{}, false // another node's
-		}
-		if !c.stillMarked(ctx, claim) {
-			return create{}, false // our own, of a create that has ended
-		}
+// pickUp looks whether an earlier process has left a create on the claim. Then it is outstanding from the start. The
+// error says that this cannot be told now, so that the claim must wait: a marker that is taken for one that is there
+// would not be written again.
+func (c *Controller) pickUp(ctx context.Context, claim *corev1.PersistentVolumeClaim) (create, bool, error) {
+	state, m, reason := readMarker(claim, c.cfg.Settings.Driver)
+	switch {
+	case state == mismarked && c.cfg.Settings.ours(claim):
+		return create{}, false, c.unmark(ctx, claim, reason)
+	case state != marked || !c.inherits(m):
+		return create{}, false, nil
+	}
+	live, m, err := c.leftOn(ctx, claim)
+	if err != nil || live == nil {
+		return create{}, false, err
 	}
 	cr := create{claim: claim, proto: protocol{unanswered: true, lastStart: time.Now()}, resumed: &m}
-	c.markers.found(claim, claim.Annotations[wellknown.AnnProvisioningInProgress])
+	c.markers.found(claim, live.Annotations[wellknown.AnnProvisioningInProgress])
 	c.creates.put(cr)
-	logger.V(2).Info("Taking up a create that an earlier process left", "PVC", klog.KObj(claim))
-	return cr, true
+	klog.FromContext(ctx).V(2).Info("Taking up a create that an earlier process left", "PVC", klog.KObj(claim))
+	return cr, true, nil
 }
 
 // inherits reports whether it is for this instance to take up the create that the marker of its driver speaks of.
 func (c *Controller) inherits(m marker) bool { return c.cfg.Node == nil || m.Node == c.cfg.Node.name() }
 
-// stillMarked reports whether a marker that the cache shows is there to be taken up. This process takes its own off
-// when a create has ended, and the cache shows that late: then the API server is asked. No answer counts as yes.
-func (c *Controller) stillMarked(ctx context.Context, claim *corev1.PersistentVolumeClaim) bool {
+// leftOn returns the claim as the API server has it, with its marker, if the marker is there to be taken up; else nil.
+// This process takes its own off when a create has ended, and the cache shows that late.
+func (c *Controller) leftOn(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, marker, error) {
 	if c.markers.removing(claim.UID) {
-		return false
+		return nil, marker{}, nil
 	}
 	live, err := c.cfg.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
-	if err != nil {
-		return !apierrors.IsNotFound(err)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, marker{}, nil
+	case err != nil:
+		return nil, marker{}, fmt.Errorf("read the marked claim: %w", err)
 	}
-	state, _, _ := readMarker(live, c.cfg.Settings.Driver)
-	return live.UID == claim.UID && state == marked
+	state, m, _ := readMarker(live, c.cfg.Settings.Driver)
+	if live.UID != claim.UID || state != marked || !c.inherits(m) {
+		return nil, marker{}, nil
+	}
+	return live, m, nil
 }
 
-func (c *Controller) unmark(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
+// unmark takes a marker off the claim that is not about it. The error says that it may be taken off later; without
+// the right to do so, the marker stays and the claim is served all the same.
+func (c *Controller) unmark(ctx context.Context, claim *corev1.PersistentVolumeClaim, reason error) error {
+	logger := klog.FromContext(ctx)
+	logger.Info("Removing a marker that is not about this claim", "PVC", klog.KObj(claim), "reason", reason.Error())
 	name := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
-	if _, err := cluster.UpdateClaim(ctx, c.cfg.MarkerClient, name, claim.UID, clearMarker); err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot remove a marker that is not about this claim", "PVC", klog.KObj(claim))
+	_, err := cluster.UpdateClaim(ctx, c.cfg.MarkerClient, name, claim.UID, func(live *corev1.PersistentVolumeClaim) bool {
+		state, _, _ := readMarker(live, c.cfg.Settings.Driver)
+		return state == mismarked && clearMarker(live)
+	})
+	switch {
+	case err == nil, errors.Is(err, cluster.ErrGone):
+		return nil
+	case refuses(err):
+		logger.Error(err, "Cannot remove a marker that is not about this claim", "PVC", klog.KObj(claim))
+		return nil
 	}
+	return fmt.Errorf("remove a marker that is not about this claim: %w", err)
 }
 
 // drive brings an outstanding create on. claim is nil when it is gone; nothing about the claim, its class or its

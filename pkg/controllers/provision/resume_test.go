@@ -381,6 +381,121 @@ func TestAMarkerThatIsBeingRemovedIsNotResumed(t *testing.T) {
 	})
 }
 
+// A marker that the cache still shows, while the API server does not answer, is not taken for one that is there: what
+// is made after that is marked.
+func TestAMarkerThatCannotBeReadIsNotResumed(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		w.driver.answers(answer{after: time.Second, code: final.code}, madeInBad, noAnswer, noAnswer)
+		w.claim("c")
+		w.pass(500 * time.Millisecond) // marked, and the cache shows it
+		w.api.lag(true)
+		w.pass(time.Second) // ended, and the marker was taken off
+		w.api.failing(func(verb, resource, _ string) error {
+			if verb == "get" && resource == "persistentvolumeclaims" {
+				return apierrors.NewInternalError(context.DeadlineExceeded)
+			}
+			return nil
+		})
+		w.pass(time.Second)
+		w.calls(0)
+		w.api.failing(nil)
+		w.pass(2 * time.Second)
+		w.calls(0, 4)
+		if !w.marked("c") {
+			t.Error("nobody but this process knows of the volume")
+		}
+		w.api.lag(false)
+		w.pass(time.Minute)
+		if w.pv("pvc-uid-of-c") == nil || w.marked("c") {
+			t.Errorf("PersistentVolume %v, marked %v", w.pv("pvc-uid-of-c"), w.marked("c"))
+		}
+	})
+}
+
+// Marked claims come before all others after a start, as there may be volumes for them.
+func TestMarkedClaimsAreTakenUpFirst(t *testing.T) {
+	inWorld(t, func(cfg *Config) { cfg.CreateWorkers = 1 }, func(t *testing.T, w *world) {
+		w.die()
+		for _, name := range []string{"a", "b", "c", "d", "e"} {
+			w.claim(name)
+		}
+		for _, name := range []string{"c", "e"} {
+			w.change(name, func(claim *corev1.PersistentVolumeClaim) {
+				setMarker(claim, marker{UID: claim.UID, Driver: driverName, Class: "class-1"}.encode())
+			})
+		}
+		w.start()
+		w.pass(time.Minute)
+		var names []string
+		for _, call := range w.driver.createCalls() {
+			names = append(names, strings.TrimPrefix(call.name, "pvc-uid-of-"))
+		}
+		if diff := cmp.Diff([]string{"c", "e", "a", "b", "d"}, names); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// forge puts a claim with a marker that is about another one.
+func (w *world) forge() {
+	w.Helper()
+	w.put(fixture.Claim("c").UID("uid-of-c").Class("fast").For(driverName).Finalizer(wellknown.FinalizerProvisioningInProgress).
+		Annotation(wellknown.AnnProvisioningInProgress, marker{UID: "another", Driver: driverName}.encode()).Obj())
+}
+
+// A forged marker that cannot be removed at once holds a deleted claim no longer than the API server is away.
+func TestTheRemovalOfAForgedMarkerIsRepeated(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		w.die()
+		w.forge()
+		w.remove(w.live("c"))
+		begin := time.Now()
+		w.api.failing(func(verb, resource, _ string) error {
+			if verb == "update" && resource == "persistentvolumeclaims" && time.Since(begin) < 10*time.Second {
+				return apierrors.NewInternalError(context.DeadlineExceeded)
+			}
+			return nil
+		})
+		w.start()
+		w.pass(20 * time.Second)
+		if w.live("c") != nil {
+			t.Error("the claim is still held")
+		}
+		w.calls([]int(nil)...)
+	})
+}
+
+// Without the right to remove it, a forged marker keeps nobody from a volume.
+func TestAForgedMarkerThatStays(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		w.api.failing(forbidMarkers)
+		w.forge()
+		w.pass(time.Second)
+		w.calls(0)
+		if w.pv("pvc-uid-of-c") == nil {
+			t.Error("no PersistentVolume")
+		}
+		w.api.failing(nil)
+	})
+}
+
+// A marker that has become true since the cache saw it is not removed.
+func TestAMarkerThatIsNotForgedAnyMoreStays(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		w.die()
+		w.forge()
+		w.api.lag(true)
+		w.change("c", func(claim *corev1.PersistentVolumeClaim) {
+			setMarker(claim, marker{UID: "uid-of-c", Driver: driverName, Class: "class-1"}.encode())
+		})
+		w.start()
+		w.pass(time.Second)
+		if !w.marked("c") {
+			t.Error("the marker is gone")
+		}
+	})
+}
+
 // Without the right to update claims: one warning and a count, and provisioning goes on; strict marking refuses.
 func TestClaimsThatCannotBeMarked(t *testing.T) {
 	forbid := func(verb, resource, name string) error {
