@@ -24,7 +24,7 @@ type create struct {
 	// calling says that a call is at work right now.
 	calling bool
 	// busySince is since when the driver is at work on an unanswered create, as far as its answers tell; zero when the
-	// last one tells otherwise.
+	// last one tells otherwise. A create that was taken up is taken for one until the driver has answered.
 	busySince time.Time
 	// lastFinal says that the last answer was a final error: then the next call must keep its distance.
 	lastFinal bool

@@ -39,7 +39,8 @@ func (c *Controller) pickUp(ctx context.Context, claim *corev1.PersistentVolumeC
 	if err != nil || live == nil {
 		return create{}, false, err
 	}
-	cr := create{claim: claim, proto: protocol{unanswered: true, lastStart: time.Now()}, resumed: &m}
+	now := time.Now()
+	cr := create{claim: claim, proto: protocol{unanswered: true, lastStart: now}, busySince: now, resumed: &m}
 	c.markers.found(claim, live.Annotations[wellknown.AnnProvisioningInProgress])
 	c.creates.put(cr)
 	klog.FromContext(ctx).V(2).Info("Taking up a create that an earlier process left", "PVC", klog.KObj(claim))

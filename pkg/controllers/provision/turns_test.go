@@ -123,8 +123,17 @@ func TestABusyCreateKeepsNewOnesOut(t *testing.T) {
 	})
 }
 
-// An attempt that does not reach the driver says nothing about what it does: the busy create keeps its place.
+// An attempt that does not reach the driver says nothing about what it does: the busy create keeps its place, also
+// after a restart.
 func TestABusyCreateKeepsItsPlaceWithoutACall(t *testing.T) {
+	t.Parallel()
+	for name, restart := range map[string]bool{"same process": false, "next process": true} {
+		t.Run(name, func(t *testing.T) { keepsItsPlace(t, restart) })
+	}
+}
+
+func keepsItsPlace(t *testing.T, restart bool) {
+	t.Helper()
 	inWorld(t, atMost(1), func(t *testing.T, w *world) {
 		w.driver.answers(answer{code: codes.Aborted})
 		w.origin("src")
@@ -140,6 +149,10 @@ func TestABusyCreateKeepsItsPlaceWithoutACall(t *testing.T) {
 			}
 			return nil
 		})
+		if restart {
+			w.die()
+			w.start()
+		}
 		w.pass(time.Minute)
 		w.logged("0 a")
 		w.api.failing(nil)
