@@ -61,7 +61,7 @@ func TestConnectWaitsForALateSocket(t *testing.T) {
 		}
 	}
 	newFake("late").listen(t, path)
-	r := within(t, 10*time.Second, "Connect", c)
+	r := within(t, "Connect", c)
 	if r.err != nil {
 		t.Fatal(r.err)
 	}
@@ -84,7 +84,7 @@ func TestConnectNamesWhatTheSocketLacks(t *testing.T) {
 		t.Errorf("no hint about the socket file of a dead process in %q", log.text())
 	}
 	cancel()
-	err := within(t, 10*time.Second, "Connect", c).err
+	err := within(t, "Connect", c).err
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("error %v, want the end of the context", err)
 	}
@@ -223,7 +223,7 @@ func TestConnectOutlivesGarbage(t *testing.T) {
 			_ = l.Close()
 			done.Wait()
 			newFake("real").listen(t, path)
-			r := within(t, 10*time.Second, "Connect", c)
+			r := within(t, "Connect", c)
 			if r.err != nil {
 				t.Fatal(r.err)
 			}
@@ -244,11 +244,11 @@ func TestConnectStartsOverWhenTheDriverDiesMeanwhile(t *testing.T) {
 	first.info = func(ctx context.Context) error { close(dying); <-ctx.Done(); return ctx.Err() }
 	s := first.listen(t, path)
 	c := connecting(quiet(t), Config{Address: path, Timeout: time.Minute})
-	within(t, 10*time.Second, "the first question", dying)
+	within(t, "the first question", dying)
 	s.Stop()
 	second := newFake("d")
 	second.listen(t, path)
-	r := within(t, 10*time.Second, "Connect", c)
+	r := within(t, "Connect", c)
 	if r.err != nil {
 		t.Fatal(r.err)
 	}
@@ -292,7 +292,7 @@ func TestConnectEndsWithItsContext(t *testing.T) {
 			prepare(t, path)
 			ctx, cancel := context.WithTimeout(quiet(t), 100*time.Millisecond)
 			defer cancel()
-			err := within(t, 5*time.Second, "Connect", connecting(ctx, Config{Address: path, Timeout: time.Hour})).err
+			err := within(t, "Connect", connecting(ctx, Config{Address: path, Timeout: time.Hour})).err
 			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), path) {
 				t.Errorf("error %v, want the end of the context and the address", err)
 			}
@@ -304,13 +304,14 @@ func TestConnectLeavesNoSocketOpen(t *testing.T) {
 	t.Parallel()
 	path := socketFile(t)
 	l := listenUnix(t, path)
-	ended := make(chan error, 1)
+	accepted, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
 		c, err := l.Accept()
 		if err != nil {
 			ended <- err
 			return
 		}
+		close(accepted)
 		buf := make([]byte, 1024)
 		for err == nil {
 			_, err = c.Read(buf) // silent, until the other end closes
@@ -319,9 +320,10 @@ func TestConnectLeavesNoSocketOpen(t *testing.T) {
 	}()
 	ctx, cancel := context.WithCancel(quiet(t))
 	c := connecting(ctx, Config{Address: path, Timeout: time.Minute})
-	time.AfterFunc(50*time.Millisecond, cancel)
-	within(t, 5*time.Second, "Connect", c)
-	if err := within(t, 5*time.Second, "closing the socket", ended); err != nil {
+	within(t, "a connection", accepted)
+	cancel()
+	within(t, "Connect", c)
+	if err := within(t, "closing the socket", ended); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(path); err != nil {

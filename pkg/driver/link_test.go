@@ -60,14 +60,14 @@ func TestCloseWaitsForCallsInFlight(t *testing.T) {
 		_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{Name: "v"})
 		errs <- err
 	}()
-	within(t, 10*time.Second, "CreateVolume", begun)
+	within(t, "CreateVolume", begun)
 	d.Close()
 	if err := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: "v"}); status.Code(err) != codes.Unavailable {
 		t.Errorf("DeleteVolume after Close: %v, want Unavailable", err)
 	}
 	close(finish)
-	if err := within(t, 10*time.Second, "the answer", errs); err != nil {
+	if err := within(t, "the answer", errs); err != nil {
 		t.Errorf("CreateVolume: %v", err)
 	}
-	within(t, 10*time.Second, "the end of the connection", d.link.raw.closed)
+	within(t, "the end of the connection", d.link.raw.closed)
 }

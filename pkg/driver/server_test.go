@@ -277,21 +277,24 @@ func (l logs) lines(message string) []string {
 // eventually waits until done is true; a test that must wait longer than 20 s has failed.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(longEnough); !done(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("still not so: %s", what)
 		}
 	}
 }
 
-// within fails the test when f takes longer than d.
-func within[T any](t *testing.T, d time.Duration, what string, c <-chan T) T {
+// longEnough is how long these tests wait for what takes a moment.
+const longEnough = 30 * time.Second
+
+// within returns what comes from c, and fails the test when that takes too long.
+func within[T any](t *testing.T, what string, c <-chan T) T {
 	t.Helper()
 	select {
 	case v := <-c:
 		return v
-	case <-time.After(d):
-		t.Fatalf("%s takes longer than %s", what, d)
+	case <-time.After(longEnough):
+		t.Fatalf("%s takes longer than %s", what, longEnough)
 		panic("not reached")
 	}
 }

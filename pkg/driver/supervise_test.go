@@ -55,7 +55,7 @@ func TestSuperviseRegainsTheSameDriver(t *testing.T) {
 
 	back := newFake("d")
 	back.listen(t, path)
-	if err := within(t, 10*time.Second, "the gate", gate); err != nil {
+	if err := within(t, "the gate", gate); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the hook is called", func() bool { return woken.Load() == 1 })
@@ -132,7 +132,7 @@ func TestSuperviseRefusesAnotherDriver(t *testing.T) {
 			other := newFake("old.example.com")
 			tc.change(other)
 			other.listen(t, path)
-			err := within(t, 10*time.Second, "Supervise", ended)
+			err := within(t, "Supervise", ended)
 			stop()
 			callers.Wait()
 			if err == nil {
@@ -281,7 +281,7 @@ func TestSuperviseEndsWithItsContext(t *testing.T) {
 				eventually(t, "the loss is noticed", func() bool { return !d.Ready() })
 			}
 			cancel()
-			if err := within(t, 5*time.Second, "Supervise", ended); err != nil {
+			if err := within(t, "Supervise", ended); err != nil {
 				t.Errorf("error %v, want nil", err)
 			}
 		})
@@ -311,7 +311,7 @@ func TestAnswersOfADriverThatStopsGracefullyArrive(t *testing.T) {
 		resp, err := d.CreateVolume(quiet(t), &csi.CreateVolumeRequest{Name: "a"})
 		answers <- answer{resp, err}
 	}()
-	within(t, 10*time.Second, "CreateVolume", begun)
+	within(t, "CreateVolume", begun)
 	stopped := make(chan struct{})
 	go func() { old.GracefulStop(); close(stopped) }()
 	eventually(t, "the stop is noticed", func() bool { return !d.Ready() })
@@ -322,11 +322,11 @@ func TestAnswersOfADriverThatStopsGracefullyArrive(t *testing.T) {
 		t.Errorf("the next driver was not asked: %v", err)
 	}
 	close(finish)
-	a := within(t, 10*time.Second, "the answer", answers)
+	a := within(t, "the answer", answers)
 	if a.err != nil || a.resp.GetVolume().GetVolumeId() != "vol-a" {
 		t.Errorf("answer %v, %v, want the volume", a.resp, a.err)
 	}
-	within(t, 10*time.Second, "the end of the old connection", stopped)
+	within(t, "the end of the old connection", stopped)
 }
 
 // A loss that Supervise has not come to yet is seen by Ready and by calls.
