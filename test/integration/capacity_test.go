@@ -249,7 +249,7 @@ func TestCapacityAnswersOfTheDriver(t *testing.T) {
 	s := lateSite(t)
 	s.node(s.name("a"), s.zone("a"), s.ns)
 	s.node(s.name("b"), s.zone("b"), s.ns)
-	p := s.publish()
+	p := s.publish(func(cfg *capacity.Config) { cfg.Driver = impatient{cfg.Driver} })
 	s.becomes(p, "zone=a 10Gi", "zone=b 10Gi")
 	bytes := int64(10 << 30)
 	for name, rule := range map[string]memdriver.Rule{
@@ -265,21 +265,21 @@ func TestCapacityAnswersOfTheDriver(t *testing.T) {
 	} {
 		was := resource.NewQuantity(bytes, resource.BinarySI).String()
 		bytes += 1 << 30
-		is := resource.NewQuantity(bytes, resource.BinarySI).String()
-		p.ClearRules()
-		for _, zone := range []string{"a", "b"} {
-			p.answers(s, zone, func(r *csi.GetCapacityResponse) { r.AvailableCapacity = bytes })
-		}
+		now := bytes // older rules keep what they answer
+		is := resource.NewQuantity(now, resource.BinarySI).String()
+		more := func(r *csi.GetCapacityResponse) { r.AvailableCapacity = now }
+		// The polls go on: first of all the driver stops to answer for the one zone.
 		rule.Method, rule.When = "GetCapacity", s.about("b")
 		remove := p.Add(rule)
+		p.answers(s, "a", more)
 		eventually(t, name+": the other zone goes on", func() bool { return s.says(s.published()[0]) == "zone=a "+is })
 		if got := s.says(s.published()[1]); got != "zone=b "+was {
 			t.Errorf("%s: %q is published, want %q still", name, got, "zone=b "+was)
 		}
+		p.answers(s, "b", more)
 		remove()
 		s.becomes(p, "zone=a "+is, "zone=b "+is)
 	}
-	p.ClearRules()
 	p.answers(s, "a", func(r *csi.GetCapacityResponse) { r.AvailableCapacity = 0 })
 	p.answers(s, "b", func(r *csi.GetCapacityResponse) {
 		r.AvailableCapacity, r.MaximumVolumeSize = 7<<30, wrapperspb.Int64(1<<30)

@@ -62,6 +62,18 @@ func newNamespace(t *testing.T, client kubernetes.Interface) string {
 	return ns.Name
 }
 
+// waitForServiceAccount waits until a namespace has its default service account: no pod comes and no token before that.
+func waitForServiceAccount(t *testing.T, client kubernetes.Interface, ns string) {
+	t.Helper()
+	eventually(t, "the default service account is there", func() bool {
+		_, err := client.CoreV1().ServiceAccounts(ns).Get(t.Context(), "default", metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+}
+
 // informers returns running, synced caches of driver.
 func informers(t *testing.T, c *cluster.Clients, driver string) *cluster.Informers {
 	t.Helper()
@@ -319,6 +331,7 @@ func TestOwnerWithTheRightsOfAnInstallation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	waitForServiceAccount(t, c.Core, ns)
 	_, err = c.Core.CoreV1().Pods(ns).Create(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", OwnerReferences: []metav1.OwnerReference{
 			{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "rs", UID: replicaSet.UID, Controller: &isController},

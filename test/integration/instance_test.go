@@ -277,9 +277,14 @@ func (s *site) update(name string, change func(*corev1.PersistentVolumeClaim) bo
 	}
 }
 
-// told returns the events about an object of that UID, as "reason: message", sorted.
+// told returns the events about an object of that UID, as "reason: message", sorted, with all that was recorded by now.
 func (s *site) told(namespace string, uid types.UID) []string {
 	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	defer cancel()
+	if err := s.events.Flush(ctx); err != nil {
+		s.Fatal(err)
+	}
 	list, err := s.clients.Core.CoreV1().Events(namespace).List(s.Context(), metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(uid)).String(),
 	})

@@ -21,11 +21,13 @@ import (
 	controlplane "github.com/csi-sidecars/external-provisioner/test/cluster"
 )
 
-// The durations of these elections: short, and long enough for a busy machine.
+// The durations of these elections. A contender that looks seldom, or waits for the end of a lease, is later than these
+// tests have patience: what it does within that, it was woken for.
 const (
-	leaseDuration = 6 * time.Second
-	renewDeadline = 4 * time.Second
-	retryPeriod   = time.Second
+	leaseDuration = 20 * patience
+	renewDeadline = 10 * patience
+	seldom        = 5 * patience
+	often         = time.Second
 )
 
 // replica is one contender for the lease of a namespace.
@@ -37,7 +39,8 @@ type replica struct {
 	done  chan error
 }
 
-func startReplica(t *testing.T, client kubernetes.Interface, ns, identity string, events *cluster.Events) *replica {
+// startReplica starts a contender that looks at the lease that often, when nothing tells of it.
+func startReplica(t *testing.T, client kubernetes.Interface, ns, identity string, retryPeriod time.Duration, events *cluster.Events) *replica {
 	t.Helper()
 	cfg := process.LeaderConfig{
 		Leases: client.CoordinationV1(), Lock: "mock.csi.test", Namespace: ns, Identity: identity,
@@ -116,24 +119,20 @@ func TestLeaseIsHandedOver(t *testing.T) {
 	written := make(chan error, 1)
 	go func() { written <- events.Run(writing) }()
 
-	a := startReplica(t, c.Lease, ns, "a", events)
+	a := startReplica(t, c.Lease, ns, "a", seldom, events)
 	eventually(t, "a leads", a.leads.Load)
-	b := startReplica(t, c.Lease, ns, "b", events)
+	b := startReplica(t, c.Lease, ns, "b", seldom, events)
 	eventually(t, "b stands by", func() bool { return strings.Contains(b.log(), `Standing by`) })
 	lease := readLease(t, c.Core, ns)
-	if *lease.Spec.HolderIdentity != "a" || *lease.Spec.LeaseDurationSeconds != 6 || lease.Labels["example.com/team"] != "storage" {
-		t.Errorf("lease %v with labels %v, want a for 6 s with ours", lease.Spec, lease.Labels)
+	if *lease.Spec.HolderIdentity != "a" || *lease.Spec.LeaseDurationSeconds != int32(leaseDuration.Seconds()) || lease.Labels["example.com/team"] != "storage" {
+		t.Errorf("lease %v with labels %v, want a for %s with ours", lease.Spec, lease.Labels, leaseDuration)
 	}
 	if b.leads.Load() || b.Leading() {
 		t.Fatal("two lead")
 	}
 
 	a.end(t)
-	begin := time.Now()
 	eventually(t, "b leads", b.leads.Load)
-	if took := time.Since(begin); took > 2*time.Second {
-		t.Errorf("b led %s after the release, want within 2s", took)
-	}
 	if got := readLease(t, c.Core, ns); *got.Spec.HolderIdentity != "b" || got.Labels["example.com/team"] != "storage" {
 		t.Errorf("lease %v with labels %v, want b with ours", got.Spec, got.Labels)
 	}
@@ -170,17 +169,17 @@ func TestLeaseIsHandedOver(t *testing.T) {
 	}
 }
 
-// A holder that died is followed when its lease has run out, and not before.
+// A holder that died is followed when its own lease has run out, and not before.
 func TestLeaseOfTheDeadIsTakenOver(t *testing.T) {
 	t.Parallel()
 	c := clients(t)
 	ns := newNamespace(t, c.Core)
 	writeLease(t, c.Core, ns, "dead", 4)
 	begin := time.Now()
-	a := startReplica(t, c.Lease, ns, "a", nil)
+	a := startReplica(t, c.Lease, ns, "a", seldom, nil)
 	eventually(t, "a leads", a.leads.Load)
-	if took := time.Since(begin); took < 4*time.Second || took > 6*time.Second {
-		t.Errorf("a led after %s, want the 4s of the lease", took)
+	if took := time.Since(begin); took < 4*time.Second {
+		t.Errorf("a led after %s, before the 4s of the lease were over", took)
 	}
 	if got := *readLease(t, c.Core, ns).Spec.LeaseTransitions; got != 1 {
 		t.Errorf("%d transitions, want 1", got)
@@ -194,12 +193,8 @@ func TestLeaseOfTheSamePodIsTakenAtOnce(t *testing.T) {
 	c := clients(t)
 	ns := newNamespace(t, c.Core)
 	writeLease(t, c.Core, ns, "a", 3600)
-	begin := time.Now()
-	a := startReplica(t, c.Lease, ns, "a", nil)
+	a := startReplica(t, c.Lease, ns, "a", seldom, nil)
 	eventually(t, "a leads", a.leads.Load)
-	if took := time.Since(begin); took > 3*time.Second {
-		t.Errorf("a led after %s, want at once", took)
-	}
 	a.end(t)
 }
 
@@ -208,7 +203,7 @@ func TestStolenLeaseEndsTheTerm(t *testing.T) {
 	t.Parallel()
 	c := clients(t)
 	ns := newNamespace(t, c.Core)
-	a := startReplica(t, c.Lease, ns, "a", nil)
+	a := startReplica(t, c.Lease, ns, "a", often, nil)
 	eventually(t, "a leads", a.leads.Load)
 	leases := c.Core.CoordinationV1().Leases(ns)
 	if err := controlplane.Modify(t.Context(), readLease(t, c.Core, ns).Name, leases.Get, leases.Update, func(lease *coordinationv1.Lease) {
@@ -272,16 +267,12 @@ func TestLeaseWithoutTheRightToWatch(t *testing.T) {
 	c := clients(t)
 	ns := newNamespace(t, c.Core)
 	client := leaseAccount(t, c.Core, ns, "no-watch", "get", "create", "update")
-	a := startReplica(t, client, ns, "a", nil)
+	a := startReplica(t, client, ns, "a", often, nil)
 	eventually(t, "a leads", a.leads.Load)
-	b := startReplica(t, client, ns, "b", nil)
+	b := startReplica(t, client, ns, "b", often, nil)
 	eventually(t, "b stands by", func() bool { return strings.Contains(b.log(), "Standing by") })
 	a.end(t)
-	begin := time.Now()
 	eventually(t, "b leads", b.leads.Load)
-	if took := time.Since(begin); took > 4*time.Second {
-		t.Errorf("b led %s after the release, want within 2.2 retry periods", took)
-	}
 	b.end(t)
 	if log := b.log(); strings.Contains(log, "may not be used") {
 		t.Errorf("a missing right to watch is told as an error:\n%s", log)
@@ -294,7 +285,7 @@ func TestLeaseThatIsForbidden(t *testing.T) {
 	c := clients(t)
 	ns := newNamespace(t, c.Core)
 	client := leaseAccount(t, c.Core, ns, "nothing")
-	a := startReplica(t, client, ns, "a", nil)
+	a := startReplica(t, client, ns, "a", often, nil)
 	eventually(t, "the rule is named", func() bool {
 		return strings.Contains(a.log(), "The leader lease may not be used") && strings.Contains(a.log(), "coordination.k8s.io")
 	})

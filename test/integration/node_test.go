@@ -194,7 +194,7 @@ func TestTheLookForRoomHasNoSideEffects(t *testing.T) {
 	if _, err := s.clients.Core.CoreV1().Secrets(s.ns).Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	node := s.instanceOn(s.name("a"), memdriver.Config{})
+	node := s.instanceOn(s.name("a"), memdriver.Config{}, func(cfg *provision.Config) { cfg.MarkerDelay = -1 })
 	s.create(s.claim("source"))
 	s.bound("source")
 	node.Change(func(cfg *memdriver.Config) { cfg.CapacityBytes = 1 })

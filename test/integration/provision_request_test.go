@@ -56,7 +56,7 @@ func TestARequestSmallerThanItsSource(t *testing.T) {
 func TestClaimsOfPopulators(t *testing.T) {
 	t.Parallel()
 	g := sourceGround(t, memdriver.Config{})
-	l := g.begin()
+	l := g.begin(func(cfg *provision.Config) { cfg.MarkerDelay = -1 })
 	for name, claim := range map[string]*corev1.PersistentVolumeClaim{
 		"recipe":  g.create(g.ours("recipe").From("example.com", "Recipe", "r")),
 		"foreign": g.create(g.ours("foreign").From("example.com", wellknown.KindClaim, "c")),

@@ -261,7 +261,7 @@ func TestNoRoomOnTheNode(t *testing.T) {
 	t.Parallel()
 	g := newGround(t, memdriver.Config{}, func(class *fixture.ClassBuilder) { class.WaitForFirstConsumer() })
 	g.driver.Add(memdriver.Fail("CreateVolume", codes.ResourceExhausted, 1))
-	l := g.begin(func(cfg *provision.Config) { cfg.Settings.Capabilities.Topology = true })
+	l := g.begin(func(cfg *provision.Config) { cfg.Settings.Capabilities.Topology, cfg.MarkerDelay = true, -1 })
 	g.create(g.ours("c").SelectedNode("node-1").Annotation("tenants", "own"))
 	eventually(t, "claim gave its node back", func() bool { return g.live("c").Annotations[wellknown.AnnSelectedNode] == "" })
 	if live := g.live("c"); live.Annotations["tenants"] != "own" {

@@ -52,7 +52,7 @@ func (s *site) publishOf(name string, mem memdriver.Config, edit ...func(*capaci
 	s.Helper()
 	mem.Name = name
 	p := &publisher{Driver: memdriver.Serve(s.T, mem)}
-	d, err := driver.Connect(s.Context(), driver.Config{Address: p.Socket(), Timeout: time.Second})
+	d, err := driver.Connect(s.Context(), driver.Config{Address: p.Socket(), Timeout: callTimeout})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -93,6 +93,15 @@ func (s *site) publishOf(name string, mem memdriver.Config, edit ...func(*capaci
 	p.stop = func() { cancel(); running.Wait() }
 	s.Cleanup(p.stop)
 	return p
+}
+
+// impatient is a driver that is asked for a second and not longer.
+type impatient struct{ capacity.Driver }
+
+func (d impatient) GetCapacity(ctx context.Context, request *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return d.Driver.GetCapacity(ctx, request)
 }
 
 // objectsOf connects to the objects of a driver in the site's namespace, as a service account that may do there

@@ -75,13 +75,10 @@ func (s *site) pod(claim string, selector map[string]string) {
 			}}},
 		},
 	}
-	eventually(s.T, "service account there", func() bool {
-		_, err := s.clients.Core.CoreV1().Pods(s.ns).Create(s.Context(), pod, metav1.CreateOptions{})
-		if err != nil && !apierrors.IsForbidden(err) {
-			s.Fatal(err)
-		}
-		return err == nil
-	})
+	waitForServiceAccount(s.T, s.clients.Core, s.ns)
+	if _, err := s.clients.Core.CoreV1().Pods(s.ns).Create(s.Context(), pod, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
 	s.Cleanup(func() {
 		err := s.clients.Core.CoreV1().Pods(s.ns).Delete(context.WithoutCancel(s.Context()), pod.Name, metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {

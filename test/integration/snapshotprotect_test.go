@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -30,13 +31,14 @@ func newRestored(t *testing.T, c *cluster.Clients) *restored {
 	return &restored{T: t, clients: c, ns: newNamespace(t, c.Core)}
 }
 
-// snapshot makes a protected snapshot; driver "" leaves it without a content.
-func (w *restored) snapshot(name, driver string) *snapv1.VolumeSnapshot {
+// snapshot makes a protected snapshot; driver "" leaves it without a content. Our finalizer comes last: without a content
+// a snapshot is anybody's to strip, and other tests sweep all namespaces.
+func (w *restored) snapshot(name, driver string) {
 	w.Helper()
 	content := w.ns + "-" + name
 	snapshots := w.clients.Snapshot.SnapshotV1().VolumeSnapshots(w.ns)
 	made, err := snapshots.Create(w.Context(), fixture.Snapshot(name).Namespace(w.ns).Of("origin").
-		Finalizer("example.com/other", wellknown.FinalizerSnapshotSource).Obj(), metav1.CreateOptions{})
+		Finalizer("example.com/other").Obj(), metav1.CreateOptions{})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -47,14 +49,15 @@ func (w *restored) snapshot(name, driver string) *snapv1.VolumeSnapshot {
 			w.Fatal(err)
 		}
 	}
-	// A sweep may take the finalizer off in between.
-	if err := controlplane.Modify(w.Context(), name, snapshots.Get, snapshots.UpdateStatus, func(live *snapv1.VolumeSnapshot) {
+	ready := controlplane.Modify(w.Context(), name, snapshots.Get, snapshots.UpdateStatus, func(live *snapv1.VolumeSnapshot) {
 		live.Status = fixture.Snapshot(name).Ready(content, "1Gi").Obj().Status
-		made = live
-	}); err != nil {
+	})
+	protected := controlplane.Modify(w.Context(), name, snapshots.Get, snapshots.Update, func(live *snapv1.VolumeSnapshot) {
+		live.Finalizers = append(live.Finalizers, wellknown.FinalizerSnapshotSource)
+	})
+	if err := errors.Join(ready, protected); err != nil {
 		w.Fatal(err)
 	}
-	return made
 }
 
 // protected says whether the snapshot has our finalizer; another one must be there in any case.
