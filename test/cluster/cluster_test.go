@@ -23,10 +23,11 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(Main(m, Options{Scheduler: true})) }
 
-// eventually waits until done returns true; an error of it fails the test.
+// eventually waits until done returns true; an error of it fails the test. It has patience: after a restart of the API
+// server kube-controller-manager may look for it only once a minute.
 func eventually(t *testing.T, what string, done func(ctx context.Context) (bool, error)) {
 	t.Helper()
-	if err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true, done); err != nil {
+	if err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 2*time.Minute, true, done); err != nil {
 		t.Fatalf("wait until %s: %v", what, err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -158,12 +159,19 @@ func freePorts() (p ports, err error) {
 	return p, nil
 }
 
-// FreePort picks a loopback port that was free a moment ago, below the range that the kernel gives to outgoing
-// connections: while a server is away, a client that dials a port of that range now and then is connected to itself.
+// picked are the ports that FreePort has returned.
+var picked sync.Map
+
+// FreePort picks a loopback port that was free a moment ago, another one each time, below the range that the kernel gives
+// to outgoing connections: while a server is away, a client that dials a port of that range now and then is connected to
+// itself.
 func FreePort() (int, error) {
 	var err error
 	for range 100 {
 		port := 12000 + rand.IntN(32000-12000)
+		if _, again := picked.LoadOrStore(port, true); again {
+			continue
+		}
 		var listener net.Listener
 		if listener, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
 			return port, listener.Close()

@@ -64,7 +64,7 @@ func TestEndToEndMetrics(t *testing.T) {
 	}
 
 	w.Driver.Add(memdriver.Fail("CreateVolume", codes.Internal, 1))
-	first := sidecar.Start(t, w.Options())
+	first := sidecar.Start(t, w.Options("--timeout=1m"))
 	w.Claim(t, fixture.Claim("filled").Class(class).From("example.com", "Recipe", "r"))
 	w.Event(t, "filled", "Provisioning")
 	w.Claim(t, fixture.Claim("data").Class(class))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -14,34 +13,35 @@ import (
 	"github.com/csi-sidecars/external-provisioner/test/sidecar"
 )
 
+// After a stop the next leader is told: here it would wait too long for the end of the lease, or for its next look.
+// After a kill it waits for the end of the lease.
 func TestTheNextLeaderServesSoon(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		end    func(*sidecar.Sidecar)
-		within time.Duration
+		end  func(*sidecar.Sidecar)
+		args []string
 	}{
-		// The promise is 2 s after the release; the rest is for a busy machine under the race detector.
-		"after a stop": {end: (*sidecar.Sidecar).Terminate, within: 5 * time.Second},
-		"after a kill": {end: (*sidecar.Sidecar).Kill, within: 12 * time.Second},
+		"after a stop": {end: (*sidecar.Sidecar).Terminate, args: []string{
+			"--leader-election-lease-duration=20m", "--leader-election-renew-deadline=15m", "--leader-election-retry-period=10m",
+		}},
+		"after a kill": {end: (*sidecar.Sidecar).Kill, args: []string{
+			"--leader-election-lease-duration=6s", "--leader-election-renew-deadline=4s",
+		}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := sidecar.NewWorld(t, cluster.Shared(t), memdriver.Config{})
 			class := w.Class(t, fixture.Class("c"))
-			first := startCandidate(t, w, "first")
+			first := startCandidate(t, w, "first", tc.args...)
 			waitForHolder(t, w, "first")
-			startCandidate(t, w, "second").MustBeReady(t)
+			startCandidate(t, w, "second", tc.args...).Says(t, "Standing by", sidecar.Patience)
 			w.Claim(t, fixture.Claim("before").Class(class))
 			w.Bound(t, "before")
 
-			begin := time.Now()
 			tc.end(first)
 			w.Claim(t, fixture.Claim("after").Class(class))
 			w.Bound(t, "after")
-			if took := time.Since(begin); took > tc.within {
-				t.Errorf("the next leader served after %s, want within %s", took.Round(time.Millisecond), tc.within)
-			}
 			waitForHolder(t, w, "second")
 			if calls := w.Driver.Calls("CreateVolume"); len(calls) != 2 {
 				t.Errorf("calls %v, want one a claim", calls)
@@ -58,16 +58,20 @@ func TestAStandbyStopsAtOnceAndLeavesTheLease(t *testing.T) {
 	standby := startCandidate(t, w, "second")
 	standby.MustBeReady(t)
 	standby.Terminate()
-	if code := standby.Exits(t, 5*time.Second); code != 0 {
+	if code := standby.Exits(t, soon); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
 	waitForHolder(t, w, "first")
 }
 
-func startCandidate(t *testing.T, w *sidecar.World, identity string) *sidecar.Sidecar {
+// startCandidate starts a contender that looks at the lease every second and, once it leads, can be slow for a minute
+// before it loses the lease; args may say otherwise.
+func startCandidate(t *testing.T, w *sidecar.World, identity string, args ...string) *sidecar.Sidecar {
 	t.Helper()
-	o := w.Options("--leader-election", "--leader-election-lease-duration=6s",
-		"--leader-election-renew-deadline=4s", "--leader-election-retry-period=1s")
+	o := w.Options(append([]string{
+		"--leader-election", "--leader-election-lease-duration=2m",
+		"--leader-election-renew-deadline=1m", "--leader-election-retry-period=1s",
+	}, args...)...)
 	o.Env = append(o.Env, "POD_NAME="+identity)
 	return sidecar.Start(t, o)
 }

@@ -104,16 +104,16 @@ func TestALostLeaseEndsTheProcess(t *testing.T) {
 	class := w.Class(t, fixture.Class("c"))
 	rule, release := memdriver.Block("CreateVolume")
 	w.Driver.Add(rule)
-	leader := startCandidate(t, w, "first")
+	leader := startCandidate(t, w, "first", "--timeout=1m")
 	waitForHolder(t, w, "first")
 	w.Claim(t, fixture.Claim("data").Class(class))
 	if _, err := w.Driver.WaitStarted(t.Context(), "CreateVolume", 1); err != nil {
 		t.Fatal(err)
 	}
 	steal(t, w, leaseName(w))
-	leader.Says(t, "No new work, calls in flight may end", 10*time.Second)
+	leader.Says(t, "No new work, calls in flight may end", soon)
 	release()
-	if code := leader.Exits(t, 10*time.Second); code != 1 {
+	if code := leader.Exits(t, soon); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
 	if log := leader.Log(); !strings.Contains(log, "the leader lease is lost") || !strings.Contains(log, "thief") {
@@ -158,7 +158,7 @@ func steal(t *testing.T, w *sidecar.World, name string) {
 
 func leaseName(w *sidecar.World) string { return strings.ReplaceAll(w.Driver.Name(), ".", "-") }
 
-// A leader that cannot reach the API server ends within renew deadline and retry period, here 4 s and 1 s; a shorter
+// A leader that cannot reach the API server ends within renew deadline and retry period, here 10 s and 1 s; a shorter
 // absence costs nothing.
 func TestALeaderWithoutAnAPIServer(t *testing.T) {
 	t.Parallel()
@@ -166,26 +166,22 @@ func TestALeaderWithoutAnAPIServer(t *testing.T) {
 	class := w.Class(t, fixture.Class("c"))
 	api, kubeconfig := newLine(t, w.Kubeconfig)
 	w.Kubeconfig = kubeconfig
-	leader := startCandidate(t, w, "first")
+	leader := startCandidate(t, w, "first", "--leader-election-lease-duration=14s", "--leader-election-renew-deadline=10s")
 	waitForHolder(t, w, "first")
 
 	api.set(true)
-	time.Sleep(2 * time.Second) //nolint:forbidigo // the absence is the subject
+	leader.Says(t, "Cannot renew the leader lease", soon)
 	api.set(false)
 	w.Claim(t, fixture.Claim("data").Class(class))
 	w.Bound(t, "data")
 	if !leader.Running() {
-		t.Fatal("an absence of half the renew deadline ended the leader")
+		t.Fatal("an absence shorter than the renew deadline ended the leader")
 	}
 
 	api.set(true)
-	begin := time.Now()
-	if code := leader.Exits(t, 20*time.Second); code != 1 {
+	// Three seconds more are for events that cannot be written any more, the rest for a busy machine.
+	if code := leader.Exits(t, 30*time.Second); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
-	}
-	// Three seconds are for events that cannot be written any more, two for a busy machine.
-	if took := time.Since(begin); took > 10*time.Second {
-		t.Errorf("ended after %s, want within 5s and what events need", took.Round(time.Millisecond))
 	}
 	leader.Says(t, "\"Ending\"", 0)
 	if _, end, _ := strings.Cut(leader.Log(), "\"Ending\""); !strings.Contains(end, "the leader lease is lost: not renewed for") {
@@ -202,7 +198,7 @@ func TestPagesOfLeaderAndStandby(t *testing.T) {
 	first.MustBeReady(t)
 	second := startCandidate(t, w, "second")
 	second.MustBeReady(t)
-	second.Says(t, "Standing by", time.Minute)
+	second.Says(t, "Standing by", sidecar.Patience)
 	for process, leads := range map[*sidecar.Sidecar]string{first: "1", second: "0"} {
 		for _, path := range []string{"/healthz", "/healthz/leader-election", "/readyz"} {
 			if status, body, err := process.Get(t.Context(), path); err != nil || status != http.StatusOK || body != "ok" {
@@ -238,13 +234,11 @@ func TestTheIdentityIsThePod(t *testing.T) {
 	first := startCandidate(t, w, "pod.one")
 	waitForHolder(t, w, "pod-one")
 	first.Kill()
-	begin := time.Now()
 	again := startCandidate(t, w, "pod.one")
-	again.Says(t, "Leading", 30*time.Second)
-	// A stranger would have to wait for the rest of the lease's 6 s, after its start.
-	log := again.Log()
-	if strings.Contains(log, "Standing by") {
-		t.Errorf("the same pod stood by, %s after its start", time.Since(begin).Round(time.Millisecond))
+	again.Says(t, "Leading", sidecar.Patience)
+	// A stranger would have to wait for the rest of the lease.
+	if strings.Contains(again.Log(), "Standing by") {
+		t.Error("the same pod stood by")
 	}
 	w.Claim(t, fixture.Claim("data").Class(w.Class(t, fixture.Class("c"))))
 	w.Bound(t, "data")
@@ -256,7 +250,7 @@ func TestALeaseThatIsForbiddenIsTold(t *testing.T) {
 	w := sidecar.NewWorld(t, cluster.Shared(t), memdriver.Config{})
 	o := w.Options("--leader-election", "--leader-election-namespace=default")
 	process := sidecar.Start(t, o)
-	process.Says(t, "The leader lease may not be used", 30*time.Second)
+	process.Says(t, "The leader lease may not be used", sidecar.Patience)
 	if !strings.Contains(process.Log(), "coordination.k8s.io") {
 		t.Error("the log does not name the rule")
 	}
@@ -266,7 +260,7 @@ func TestALeaseThatIsForbiddenIsTold(t *testing.T) {
 		t.Errorf("read the lease: %v, want that there is none", err)
 	}
 	process.Terminate()
-	if code := process.Exits(t, 5*time.Second); code != 0 {
+	if code := process.Exits(t, soon); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -81,25 +80,23 @@ func scrapeAfterWork(t *testing.T) string {
 	w := openStage(t, p, r)
 	w.node(w.Namespace, p.driver.Topology)
 	w.Class(t, fixture.Class("late").WaitForFirstConsumer())
-	w.Driver.Add(
-		memdriver.Fail("DeleteVolume", codes.Internal, 1),
-		memdriver.Fail("CreateVolume", codes.Internal, 1),
-		memdriver.Slow("CreateVolume", 300*time.Millisecond),
-	)
-	w.works("data")
+	slow, release := memdriver.Block("CreateVolume")
+	defer release()
+	w.Driver.Add(memdriver.Fail("DeleteVolume", codes.Internal, 1), memdriver.Fail("CreateVolume", codes.Internal, 1), slow)
+	w.Claim(t, fixture.Claim("data").Class(w.class()))
+	sidecar.Eventually(t, "the refused marker is counted", func(ctx context.Context) (bool, error) {
+		_, page, err := w.sidecar.Get(ctx, "/metrics")
+		return strings.Contains(page, "controller_provisioning_markers_refused_total{"), err
+	})
+	release()
+	w.Bound(t, "data")
 	w.DeleteClaim(t, "data")
 	w.Claim(t, fixture.Claim("filled").Class(w.class()).From("example.com", "Recipe", "r"))
 	w.Event(t, "filled", "Provisioning")
 	w.DeleteClaim(t, "filled")
 	w.Empty(t)
 	w.capacityObjects(1)
-	var page string
-	sidecar.Eventually(t, "the refused marker is counted", func(ctx context.Context) (bool, error) {
-		_, body, err := w.sidecar.Get(ctx, "/metrics")
-		page = body
-		return strings.Contains(body, "controller_provisioning_markers_refused_total{"), err
-	})
-	// A scrape counts itself when it is over.
+	// A scrape counts itself when it is over: the earlier ones are in this.
 	_, page, err := w.sidecar.Get(t.Context(), "/metrics")
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
@@ -51,8 +52,7 @@ var removals = map[string]removal{
 	"without update on claims nothing is marked or cloned": {
 		play: "base", resource: "persistentvolumeclaims", verbs: "update",
 		stops: func(s *stage) {
-			s.Driver.Add(memdriver.Slow("CreateVolume", 300*time.Millisecond))
-			s.works("data")
+			s.worksUnmarked("data")
 			s.fails("clone", fixture.Claim("clone").Class(s.class()).FromClaim("data"), "cannot update")
 		},
 		says: "grant update on persistentvolumeclaims",
@@ -60,8 +60,7 @@ var removals = map[string]removal{
 	"without get on claims nothing is marked or cloned": {
 		play: "base", resource: "persistentvolumeclaims", verbs: "get",
 		stops: func(s *stage) {
-			s.Driver.Add(memdriver.Slow("CreateVolume", 300*time.Millisecond))
-			s.works("data")
+			s.worksUnmarked("data")
 			s.fails("clone", fixture.Claim("clone").Class(s.class()).FromClaim("data"), "cannot get")
 		},
 		says: `cannot get resource "persistentvolumeclaims"`,
@@ -105,7 +104,17 @@ var removals = map[string]removal{
 		play: "topology", resource: "csinodes", verbs: "get", stops: nodeUnknown, says: `cannot get resource "csinodes"`,
 	},
 	"without get on nodes a lost node is not told from a new one": {
-		play: "topology", resource: "nodes", verbs: "get", stops: nodeUnknown, says: `cannot get resource "nodes"`,
+		play: "topology", resource: "nodes", verbs: "get",
+		stops: func(s *stage) {
+			// Only of a node with a CSINode is the Node read.
+			csiNode := fixture.CSINode("gone-"+s.Namespace, s.Driver.Name(), map[string]string{zoneKey: "a"})
+			must[*storagev1.CSINode](s.t)(s.Client.StorageV1().CSINodes().Create(s.t.Context(), csiNode, metav1.CreateOptions{}))
+			s.cleanUp(func(ctx context.Context) error {
+				return s.Client.StorageV1().CSINodes().Delete(ctx, csiNode.Name, metav1.DeleteOptions{})
+			})
+			nodeUnknown(s)
+		},
+		says: `cannot get resource "nodes"`,
 	},
 	"without volumeattachments nothing works with drivers that attach": {
 		play: "attachments", resource: "volumeattachments", stops: notReady,
@@ -213,6 +222,18 @@ func (s *stage) works(claim string) {
 		s.made = s.Class(s.t, fixture.Class("other"))
 	}
 	s.Claim(s.t, fixture.Claim(claim).Class(s.class()))
+	s.Bound(s.t, claim)
+}
+
+// worksUnmarked shows that a claim gets its volume although it cannot be marked while the driver takes its time.
+func (s *stage) worksUnmarked(claim string) {
+	s.t.Helper()
+	rule, release := memdriver.Block("CreateVolume")
+	defer release()
+	s.Driver.Add(rule)
+	s.Claim(s.t, fixture.Claim(claim).Class(s.class()))
+	s.says("cannot be marked")
+	release()
 	s.Bound(s.t, claim)
 }
 

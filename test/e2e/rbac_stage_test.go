@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	snapv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -55,14 +54,15 @@ func (s *stage) cleanUp(remove func(context.Context) error) {
 }
 
 // says waits until the log says it.
-func (s *stage) says(text string) { s.sidecar.Says(s.t, text, time.Minute) }
+func (s *stage) says(text string) { s.sidecar.Says(s.t, text, sidecar.Patience) }
 
 // snapshots is a client of the admin's.
 func (s *stage) snapshots() *snapclientset.Clientset {
 	return must[*snapclientset.Clientset](s.t)(snapclientset.NewForConfig(s.Cluster.Config()))
 }
 
-// snapshotOf makes a snapshot of a claim's volume in the driver, and the objects that stand for it.
+// snapshotOf makes a snapshot of a claim's volume in the driver, and the objects that stand for it. The finalizers come
+// last: while the snapshot has no content, any sidecar of any test may take ours off.
 func (s *stage) snapshotOf(name, claim string, finalizers ...string) {
 	s.t.Helper()
 	_, pv := s.Bound(s.t, claim)
@@ -73,7 +73,7 @@ func (s *stage) snapshotOf(name, claim string, finalizers ...string) {
 	client, o := s.snapshots().SnapshotV1(), metav1.CreateOptions{}
 	contentName := s.Namespace + "-" + name
 	snapshot, err := client.VolumeSnapshots(s.Namespace).Create(s.t.Context(),
-		fixture.Snapshot(name).Namespace(s.Namespace).Of(claim).Finalizer(finalizers...).Obj(), o)
+		fixture.Snapshot(name).Namespace(s.Namespace).Of(claim).Obj(), o)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -90,10 +90,17 @@ func (s *stage) snapshotOf(name, claim string, finalizers ...string) {
 	if _, err := client.VolumeSnapshotContents().UpdateStatus(s.t.Context(), content, metav1.UpdateOptions{}); err != nil {
 		s.t.Fatal(err)
 	}
-	// The sidecar may take its finalizer off the snapshot in between.
 	snapshots := client.VolumeSnapshots(s.Namespace)
 	if err := cluster.Modify(s.t.Context(), name, snapshots.Get, snapshots.UpdateStatus, func(live *snapv1.VolumeSnapshot) {
 		live.Status = fixture.Snapshot(name).Ready(contentName, "1Gi").Obj().Status
+	}); err != nil {
+		s.t.Fatal(err)
+	}
+	if len(finalizers) == 0 {
+		return
+	}
+	if err := cluster.Modify(s.t.Context(), name, snapshots.Get, snapshots.Update, func(live *snapv1.VolumeSnapshot) {
+		live.Finalizers = append(live.Finalizers, finalizers...)
 	}); err != nil {
 		s.t.Fatal(err)
 	}
@@ -158,12 +165,12 @@ func podOfDeployment(t *testing.T, w *sidecar.World) []string {
 		}},
 		Spec: appsv1.ReplicaSetSpec{Selector: selector, Template: template},
 	}, o))
-	must[*corev1.Pod](t)(w.Client.CoreV1().Pods(w.Namespace).Create(t.Context(), &corev1.Pod{
+	w.Pod(t, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "a-1-x", Labels: labels, OwnerReferences: []metav1.OwnerReference{
 			*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet")),
 		}},
 		Spec: template.Spec,
-	}, o))
+	})
 	return []string{"NAMESPACE=" + w.Namespace, "POD_NAME=a-1-x"}
 }
 

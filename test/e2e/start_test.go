@@ -18,6 +18,11 @@ const soon = 20 * time.Second
 func TestMistakesAreToldAndEndTheProcess(t *testing.T) {
 	t.Parallel()
 	driver := memdriver.Serve(t, memdriver.Config{})
+	t.Cleanup(func() { // when all subtests are over
+		if calls := driver.Calls(); len(calls) != 0 {
+			t.Errorf("calls of the driver in spite of all: %v", calls)
+		}
+	})
 	nowhere := filepath.Join(t.TempDir(), "nowhere")
 	tests := map[string]struct {
 		options  sidecar.Options
@@ -51,9 +56,6 @@ func TestMistakesAreToldAndEndTheProcess(t *testing.T) {
 				}
 			}
 		})
-	}
-	if calls := driver.Calls(); len(calls) != 0 {
-		t.Errorf("calls of the driver in spite of all: %v", calls)
 	}
 }
 

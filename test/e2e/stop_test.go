@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -18,7 +17,7 @@ func TestAnIdleSidecarStopsAtOnce(t *testing.T) {
 	process := sidecar.Start(t, w.Options())
 	process.MustBeReady(t)
 	process.Terminate()
-	if code := process.Exits(t, 5*time.Second); code != 0 {
+	if code := process.Exits(t, soon); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
 }
@@ -29,7 +28,7 @@ func TestAStopWaitsForTheCallAndItsVolume(t *testing.T) {
 	w := sidecar.NewWorld(t, cluster.Shared(t), memdriver.Config{})
 	rule, release := memdriver.Block("CreateVolume")
 	w.Driver.Add(rule)
-	process := sidecar.Start(t, w.Options())
+	process := sidecar.Start(t, w.Options("--timeout=1m"))
 	w.Claim(t, fixture.Claim("data").Class(w.Class(t, fixture.Class("c"))))
 	if _, err := w.Driver.WaitStarted(t.Context(), "CreateVolume", 1); err != nil {
 		t.Fatal(err)

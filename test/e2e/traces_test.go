@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -158,7 +157,7 @@ func TestASilentCollectorHoldsNothingUp(t *testing.T) {
 	w.DeleteClaim(t, "data")
 	w.Empty(t)
 	process.Terminate()
-	if code := process.Exits(t, 10*time.Second); code != 0 {
+	if code := process.Exits(t, soon); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
 	process.Says(t, "The last spans are lost", soon)

@@ -129,9 +129,7 @@ func TestAPodMakesItsClaimLandInItsZone(t *testing.T) {
 			}}},
 		},
 	}
-	if _, err := w.Client.CoreV1().Pods(w.Namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	w.Pod(t, pod)
 	_, pv := w.Bound(t, "data")
 	want := &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: zone, Operator: corev1.NodeSelectorOpIn, Values: []string{"b"}}},

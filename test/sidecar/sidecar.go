@@ -2,13 +2,15 @@ package sidecar
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -36,7 +38,11 @@ type Options struct {
 // Sidecar is a running csi-provisioner, or one that has ended. Its methods may be called concurrently.
 type Sidecar struct {
 	*cluster.Process
-	address string
+	log  string // its file
+	from int64  // where in that its own lines begin
+
+	mu      sync.Mutex
+	address string // guarded by mu: of its HTTP server; "" until the log has told
 }
 
 var started atomic.Int64
@@ -54,19 +60,25 @@ func Start(tb testing.TB, o Options) *Sidecar {
 		args = append(args, "--kubeconfig="+o.Kubeconfig)
 	}
 	if !o.NoHTTP {
-		s.address = freeAddress(tb)
-		args = append(args, "--http-endpoint="+s.address)
+		// The kernel picks the port when the server is there, so that nobody else can have it.
+		args = append(args, "--http-endpoint=127.0.0.1:0")
 	}
 	name := fmt.Sprintf("csi-provisioner-%d", started.Add(1))
 	log := o.LogFile
 	if log == "" {
 		log = filepath.Join(tb.TempDir(), name+".log")
 	}
+	s.log = log
+	if info, err := os.Stat(log); err == nil {
+		s.from = info.Size()
+	}
 	root, err := cluster.RepoRoot()
 	if err != nil {
 		tb.Fatal(err)
 	}
-	env := []string{"KUBECONFIG=", "GORACE=" + os.Getenv("GORACE") + " suppressions=" + filepath.Join(root, "test/sidecar/race.supp")}
+	// The race detector waits a second at the end of a process, for reports that may come.
+	race := os.Getenv("GORACE") + " atexit_sleep_ms=50 suppressions=" + filepath.Join(root, "test/sidecar/race.supp")
+	env := []string{"KUBECONFIG=", "GORACE=" + race}
 	process, err := cluster.StartProcess(cluster.Command{
 		Name: name, Path: Binary(tb), Args: append(args, o.Args...), Env: append(env, o.Env...), LogFile: log,
 	})
@@ -106,20 +118,57 @@ func tail(text string, most int) string {
 	return "…" + text[len(text)-most:]
 }
 
-// freeAddress returns a loopback address that nobody listened on a moment ago.
-func freeAddress(tb testing.TB) string {
-	tb.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
+// serving is the line that tells the address of the HTTP server.
+var serving = regexp.MustCompile(`"Serving HTTP" address="([^"]+)"`)
+
+// waitForAddress returns the address of the HTTP server as soon as the log tells it.
+func (s *Sidecar) waitForAddress(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, Patience)
+	defer cancel()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.address == "" {
+		running := s.Running() // before the look: the last line of a process counts
+		text, err := s.own()
+		if err != nil {
+			return "", err
+		}
+		if match := serving.FindSubmatch(text); match != nil {
+			s.address = string(match[1])
+			break
+		}
+		if !running {
+			return "", errors.New("the sidecar has ended and never served HTTP")
+		}
+		select {
+		case <-ctx.Done():
+			return "", fmt.Errorf("wait until the sidecar serves HTTP: %w", context.Cause(ctx))
+		case <-time.After(pollEvery):
+		}
 	}
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().String()
+	return s.address, nil
 }
 
-// Get asks the sidecar's HTTP server; an error when it cannot be reached.
+// own returns the sidecar's part of the log.
+func (s *Sidecar) own() ([]byte, error) {
+	file, err := os.Open(s.log)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	if _, err := file.Seek(s.from, io.SeekStart); err != nil {
+		return nil, err
+	}
+	return io.ReadAll(file)
+}
+
+// Get asks the sidecar's HTTP server, once there is one; an error when it cannot be reached.
 func (s *Sidecar) Get(ctx context.Context, path string) (status int, body string, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.address+path, nil)
+	address, err := s.waitForAddress(ctx)
+	if err != nil {
+		return 0, "", err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
 		return 0, "", err
 	}
@@ -154,10 +203,10 @@ func (s *Sidecar) Ready(ctx context.Context) error {
 	}
 }
 
-// MustBeReady is Ready for at most a minute; the test ends when that fails.
+// MustBeReady is Ready within Patience; the test ends when that fails.
 func (s *Sidecar) MustBeReady(tb testing.TB) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(tb.Context(), Patience)
 	defer cancel()
 	if err := s.Ready(ctx); err != nil {
 		tb.Fatal(err)

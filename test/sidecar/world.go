@@ -98,6 +98,18 @@ func (w *World) Claim(tb testing.TB, b *fixture.ClaimBuilder) *corev1.Persistent
 	return claim
 }
 
+// Pod creates the pod in this world's namespace, as soon as there is the service account that a pod needs.
+func (w *World) Pod(tb testing.TB, pod *corev1.Pod) {
+	tb.Helper()
+	Eventually(tb, "there is a default service account", func(ctx context.Context) (bool, error) {
+		_, err := w.Client.CoreV1().ServiceAccounts(w.Namespace).Get(ctx, "default", metav1.GetOptions{})
+		return err == nil, IgnoreNotFound(err)
+	})
+	if _, err := w.Client.CoreV1().Pods(w.Namespace).Create(tb.Context(), pod, metav1.CreateOptions{}); err != nil {
+		tb.Fatal(err)
+	}
+}
+
 // DeleteClaim asks for the deletion of a claim.
 func (w *World) DeleteClaim(tb testing.TB, name string) {
 	tb.Helper()
@@ -106,8 +118,9 @@ func (w *World) DeleteClaim(tb testing.TB, name string) {
 	}
 }
 
-// Patience is how long the waiting methods wait.
-const Patience = time.Minute
+// Patience is how long the waiting methods wait. After a restart of the API server kube-controller-manager may look for
+// it only once a minute.
+const Patience = 2 * time.Minute
 
 // Eventually waits until done; an error of it, and the end of patience, end the test.
 func Eventually(tb testing.TB, what string, done func(ctx context.Context) (bool, error)) {
