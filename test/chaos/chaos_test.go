@@ -66,7 +66,7 @@ type play struct {
 	dice   *dice
 	ending ending
 	until  context.Context // the run's time
-	cuts   []time.Time     // when an answer may not have reached the sidecar; guarded by mu
+	cuts   []time.Time     // when sidecar or driver have died; guarded by mu
 	mu     sync.Mutex
 
 	claims, stops, kills, driverRestarts, apiRestarts, refused, stopping atomic.Int64
@@ -94,9 +94,6 @@ func runChaos(t *testing.T, e ending) {
 		f := faults(r)
 		if f.status != 0 || f.loseAnswer || f.loseRequest {
 			p.refused.Add(1)
-		}
-		if f.loseAnswer {
-			p.cut()
 		}
 		return f
 	})

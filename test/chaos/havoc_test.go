@@ -12,8 +12,9 @@ import (
 	"github.com/csi-sidecars/external-provisioner/test/memdriver"
 )
 
-// callTimeout is the sidecar's --timeout: some calls take longer.
-const callTimeout = 2 * time.Second
+// callTimeout is the sidecar's --timeout: some calls take longer. It is well above what a busy machine adds to the others,
+// and short enough that a sidecar often lives that long.
+const callTimeout = 4 * time.Second
 
 // dice are seeded and may be thrown by many. What falls depends on the seed, and on who throws first.
 type dice struct {
@@ -55,8 +56,8 @@ func driverRules(d *dice) []memdriver.Rule {
 			// Slow before the work and after it, now and then too slow.
 			memdriver.Rule{Method: method, When: sometimes(0.15), Delay: 300 * time.Millisecond},
 			memdriver.Rule{Method: method, When: sometimes(0.15), Lag: 300 * time.Millisecond},
-			memdriver.Rule{Method: method, When: sometimes(0.03), Delay: callTimeout + time.Second},
-			memdriver.Rule{Method: method, When: sometimes(0.03), Lag: callTimeout + time.Second},
+			memdriver.Rule{Method: method, When: sometimes(0.05), Delay: callTimeout + time.Second},
+			memdriver.Rule{Method: method, When: sometimes(0.05), Lag: callTimeout + time.Second},
 		)
 	}
 	return append(rules, memdriver.Rule{Method: "CreateVolume", When: sometimes(0.05), Code: codes.ResourceExhausted})

@@ -65,11 +65,12 @@ func TestDoubleDeletes(t *testing.T) {
 		cuts  []time.Time
 		want  int
 	}{
-		"once each":                     {calls: []memdriver.Call{call("a", 0, codes.OK), call("b", 1, codes.OK)}},
-		"again after an error":          {calls: []memdriver.Call{call("a", 0, codes.Internal), call("a", 1, codes.OK)}},
-		"again after a success":         {calls: []memdriver.Call{call("a", 0, codes.OK), call("a", 10, codes.OK)}, want: 1},
-		"again after the sidecar died":  {calls: []memdriver.Call{call("a", 0, codes.OK), call("a", 10, codes.OK)}, cuts: []time.Time{start.Add(5 * time.Second)}},
-		"a death long before is no tip": {calls: []memdriver.Call{call("a", 10, codes.OK), call("a", 20, codes.OK)}, cuts: []time.Time{start}, want: 1},
+		"once each":                        {calls: []memdriver.Call{call("a", 0, codes.OK), call("b", 1, codes.OK)}},
+		"again after an error":             {calls: []memdriver.Call{call("a", 0, codes.Internal), call("a", 1, codes.OK)}},
+		"again after a success":            {calls: []memdriver.Call{call("a", 0, codes.OK), call("a", 1, codes.OK)}, want: 1},
+		"again when the deadline was over": {calls: []memdriver.Call{call("a", 0, codes.OK), call("a", int(callTimeout.Seconds()), codes.OK)}},
+		"again after the sidecar died":     {calls: []memdriver.Call{call("a", 0, codes.OK), call("a", 1, codes.OK)}, cuts: []time.Time{start.Add(time.Second / 2)}},
+		"a death long before is no tip":    {calls: []memdriver.Call{call("a", 10, codes.OK), call("a", 11, codes.OK)}, cuts: []time.Time{start}, want: 1},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

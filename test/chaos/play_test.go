@@ -22,8 +22,8 @@ const (
 	zone  = "topology.mem.csi/zone"
 	// grace is the pod's terminationGracePeriodSeconds.
 	grace = 30 * time.Second
-	// patience is how long everything may take to settle when nothing fails any more.
-	patience = 90 * time.Second
+	// patience is how long everything may take to settle when nothing fails any more, Kubernetes' own controllers included.
+	patience = sidecar.Patience
 )
 
 func segments() []map[string]string { return []map[string]string{{zone: "a"}, {zone: "b"}} }
@@ -81,7 +81,7 @@ func (p *play) pause(d time.Duration) bool {
 	}
 }
 
-// cut notes that an answer may not have arrived about now.
+// cut notes that the sidecar or the driver has just died: an answer from before may not have arrived.
 func (p *play) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,8 +151,8 @@ func (p *play) schedule(ctx context.Context, class string) {
 
 func (p *play) restartDriver() {
 	for p.pause(p.dice.between(3*time.Second, 8*time.Second)) {
-		p.cut()
 		p.Driver.Stop()
+		p.cut()
 		p.pause(p.dice.between(0, time.Second))
 		if err := p.Driver.Start(); err != nil {
 			p.t.Error(err)
@@ -185,10 +185,10 @@ func (p *play) restartSidecar() {
 		for !p.alive(process) && p.pause(10*time.Millisecond) {
 		}
 		p.pause(p.dice.between(500*time.Millisecond, 4*time.Second))
-		p.cut()
 		if p.dice.chance(p.ending.kill) {
 			p.kills.Add(1)
 			process.Kill()
+			p.cut()
 			continue
 		}
 		p.stops.Add(1)
@@ -217,8 +217,8 @@ func (p *play) verdict() {
 	p.t.Helper()
 	p.proxy.judgeBy(nil)
 	p.Driver.ClearRules()
-	p.t.Logf("%d claims; sidecar stopped %d times (%s in all) and killed %d times; driver restarted %d times, API server %d times; %d requests spoilt; %d calls",
-		p.claims.Load(), p.stops.Load(), time.Duration(p.stopping.Load()).Round(time.Millisecond), p.kills.Load(), p.driverRestarts.Load(), p.apiRestarts.Load(), p.refused.Load(), len(p.Driver.Calls()))
+	p.t.Logf("%d claims; sidecar stopped %d times (%s in all) and killed %d times; driver restarted %d times, API server %d times; %d requests spoilt; %d calls, %d given up",
+		p.claims.Load(), p.stops.Load(), time.Duration(p.stopping.Load()).Round(time.Millisecond), p.kills.Load(), p.driverRestarts.Load(), p.apiRestarts.Load(), p.refused.Load(), len(p.Driver.Calls()), givenUp(p.Driver.Calls()))
 	if p.claims.Load() < 10 || p.stops.Load()+p.kills.Load() < 2 {
 		p.t.Error("too little has happened to prove anything")
 	}

@@ -58,11 +58,11 @@ func (s state) unsettled() []string {
 	return all
 }
 
-// doubleDeletes lists the volumes that were deleted again in spite of an answer that the sidecar has seen. A call
-// may be repeated when the sidecar died since, or when the driver or the proxy died so near that the answer may
-// not have arrived: those are the times in cuts.
+// doubleDeletes lists the volumes that were deleted again in spite of an answer that the sidecar has seen. A call may be
+// repeated when the sidecar or the driver has died meanwhile: cuts are those ends. It may also be repeated when its
+// deadline had passed for the sidecar and not yet for the driver, which hears of the call later; then about a deadline
+// lies between the two calls. Who deletes twice without an excuse is sooner, since the back-off is a second at most.
 func doubleDeletes(calls []memdriver.Call, cuts []time.Time) []string {
-	const near = 2 * time.Second
 	done := map[string]memdriver.Call{}
 	var all []string
 	for _, call := range calls {
@@ -70,9 +70,8 @@ func doubleDeletes(calls []memdriver.Call, cuts []time.Time) []string {
 			continue
 		}
 		before, again := done[call.Key]
-		excused := slices.ContainsFunc(cuts, func(cut time.Time) bool {
-			return cut.After(before.End.Add(-near)) && cut.Before(call.Begin.Add(near))
-		})
+		excused := call.Begin.Sub(before.Begin) >= callTimeout/2 ||
+			slices.ContainsFunc(cuts, func(cut time.Time) bool { return cut.After(before.Begin) && cut.Before(call.Begin) })
 		if again && !excused {
 			all = append(all, fmt.Sprintf("volume %s was deleted at %s and again at %s", call.Key,
 				before.End.Format(stamp), call.Begin.Format(stamp)))
@@ -80,6 +79,19 @@ func doubleDeletes(calls []memdriver.Call, cuts []time.Time) []string {
 		done[call.Key] = call
 	}
 	return all
+}
+
+// givenUp counts the calls whose deadline has passed before the driver answered. The driver sees either that, or that the
+// caller has left.
+func givenUp(calls []memdriver.Call) int {
+	n := 0
+	for _, call := range calls {
+		left := call.Code == codes.DeadlineExceeded || call.Code == codes.Canceled
+		if left && call.End.Sub(call.Begin) >= callTimeout*9/10 {
+			n++
+		}
+	}
+	return n
 }
 
 const stamp = "15:04:05.000"
