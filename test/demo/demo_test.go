@@ -131,16 +131,21 @@ func TestDemoTellsItsStory(t *testing.T) {
 func TestDemoLeavesNothingWhenInterrupted(t *testing.T) {
 	t.Parallel()
 	dir := programs(t)
-	for line, mayFinish := range map[string]bool{
-		"1. Start a Kubernetes control plane": false,
-		"etcd is ready":                       false,
-		"the driver serves its socket":        false,
-		"3. Create StorageClass":              false,
-		"6. Delete the claim":                 true, // That takes no longer than the signal.
+	keep := []string{"-keep"}
+	for line, tc := range map[string]struct {
+		args []string
+		// mayFinish says that the rest may take no longer than the signal; with -keep it does not end without that.
+		mayFinish bool
+	}{
+		"1. Start a Kubernetes control plane": {},
+		"etcd is ready":                       {},
+		"the driver serves its socket":        {args: keep, mayFinish: true},
+		"3. Create StorageClass":              {args: keep, mayFinish: true},
+		"6. Delete the claim":                 {mayFinish: true},
 	} {
 		t.Run(line, func(t *testing.T) {
-			output, exitCode := play(t, dir, line)
-			if exitCode != 130 && (exitCode != 0 || !mayFinish) {
+			output, exitCode := play(t, dir, line, tc.args...)
+			if exitCode != 130 && (exitCode != 0 || !tc.mayFinish) {
 				t.Errorf("exit code: want 130, got %d:\n%s", exitCode, output)
 			}
 		})
