@@ -11,9 +11,10 @@
 //	gather.go   reads everything that the decision needs into Facts
 //	plan.go     decides: Facts → Plan or an error with its outcome (pure)
 //	turns.go    may a call for its source be made now?
-//	apply.go    secret, CreateVolume, response, clean-up
-//	protect.go  our finalizer on the source, the last thing before the call
+//	apply.go    secret, protection, CreateVolume, response, clean-up
+//	protect.go  our finalizer on the source, before the call
 //	save.go     PersistentVolume to the API server, for as long as it takes
+//	release.go  our finalizer off the snapshot that nothing is made from any more
 //	claim.go    puts them together and turns the result into a verdict
 //
 // What must outlive an attempt is in create.go (memory) and marker.go (the
