@@ -128,40 +128,40 @@ func TestABusyCreateKeepsNewOnesOut(t *testing.T) {
 func TestABusyCreateKeepsItsPlaceWithoutACall(t *testing.T) {
 	t.Parallel()
 	for name, restart := range map[string]bool{"same process": false, "next process": true} {
-		t.Run(name, func(t *testing.T) { keepsItsPlace(t, restart) })
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, atMost(1), func(t *testing.T, w *world) { keepsItsPlace(t, w, restart) })
+		})
 	}
 }
 
-func keepsItsPlace(t *testing.T, restart bool) {
+func keepsItsPlace(t *testing.T, w *world, restart bool) {
 	t.Helper()
-	inWorld(t, atMost(1), func(t *testing.T, w *world) {
-		w.driver.answers(answer{code: codes.Aborted})
-		w.origin("src")
-		w.put(fixture.Secret("default", "s", nil))
-		w.put(fixture.Class("secret").Provisioner(driverName).
-			Parameter(wellknown.ParamSecretName, "s").Parameter(wellknown.ParamSecretNamespace, "default").Obj())
-		w.put(fixture.Claim("a").UID("uid-of-a").Class("secret").For(driverName).FromClaim("src").Obj())
-		w.pass(time.Millisecond)
-		w.clone("b", "src")
-		w.api.failing(func(_, resource, _ string) error {
-			if resource == "secrets" {
-				return apierrors.NewInternalError(errors.New("away"))
-			}
-			return nil
-		})
-		if restart {
-			w.die()
-			w.start()
+	w.driver.answers(answer{code: codes.Aborted})
+	w.origin("src")
+	w.put(fixture.Secret("default", "s", nil))
+	w.put(fixture.Class("secret").Provisioner(driverName).
+		Parameter(wellknown.ParamSecretName, "s").Parameter(wellknown.ParamSecretNamespace, "default").Obj())
+	w.put(fixture.Claim("a").UID("uid-of-a").Class("secret").For(driverName).FromClaim("src").Obj())
+	w.pass(time.Millisecond)
+	w.clone("b", "src")
+	w.api.failing(func(_, resource, _ string) error {
+		if resource == "secrets" {
+			return apierrors.NewInternalError(errors.New("away"))
 		}
-		w.pass(time.Minute)
-		w.logged("0 a")
-		w.api.failing(nil)
-		w.pass(time.Minute)
-		if log := w.log(); len(log) != 3 || !strings.HasSuffix(log[1], "a") || !strings.HasSuffix(log[2], "b") {
-			t.Fatalf("calls %q, want two of a and then b", log)
-		}
-		w.noTurnsLeft()
+		return nil
 	})
+	if restart {
+		w.die()
+		w.start()
+	}
+	w.pass(time.Minute)
+	w.logged("0 a")
+	w.api.failing(nil)
+	w.pass(time.Minute)
+	if log := w.log(); len(log) != 3 || !strings.HasSuffix(log[1], "a") || !strings.HasSuffix(log[2], "b") {
+		t.Fatalf("calls %q, want two of a and then b", log)
+	}
+	w.noTurnsLeft()
 }
 
 // A driver that is busy for ever with one claim keeps new ones out for the longest back-off, and no longer.
