@@ -42,16 +42,18 @@ func running(t *testing.T, run func(stop, work context.Context) error) {
 
 // protectClones runs a controller whose back-off is out of reach: only events wake it. Like any it serves the sources
 // of all namespaces.
-func protectClones(t *testing.T, c *cluster.Clients, driver string) {
+func protectClones(t *testing.T, c *cluster.Clients, driver string) *cluster.Informers {
 	t.Helper()
+	caches := informers(t, c, driver)
 	controller, err := cloneprotect.New(cloneprotect.Config{
-		Claims: informers(t, c, driver), Client: c.Core, Threads: 1,
+		Claims: caches, Client: c.Core, Grants: caches.Grants, Threads: 1,
 		RetryStart: time.Hour, RetryMax: time.Hour,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	running(t, controller.Run)
+	return caches
 }
 
 // cloned is a source that is protected, as the provision controller leaves it, and the clones of it.
@@ -140,13 +142,17 @@ func TestASourceWaitsForItsLastClone(t *testing.T) {
 	eventually(t, "source gone", w.gone)
 }
 
-// A clone in another namespace keeps its source as well as one beside it.
-func TestASourceWaitsForACloneInAnotherNamespace(t *testing.T) {
-	t.Parallel()
+// A clone in another namespace keeps its source as well as one beside it, if it may use it.
+func TestASourceWaitsForACloneInAnotherNamespace(t *testing.T) { //nolint:paralleltest // the controllers of other tests may not know of the grant yet
 	c := clients(t)
 	w := newCloned(t, c)
 	elsewhere := newNamespace(t, c.Core)
-	protectClones(t, c, w.ns)
+	caches := protectClones(t, c, w.ns)
+	(&ground{site: &site{T: t, clients: c, ns: w.ns}}).grantClaims(elsewhere)
+	eventually(t, "grant cached", func() bool {
+		grants, err := caches.Grants(w.ns)
+		return err == nil && len(grants) == 1
+	})
 	clone := createClaim(t, c, fixture.Claim("src").Namespace(elsewhere).Class(w.ns).For(w.ns).FromAbroad("", wellknown.KindClaim, w.ns, "src").Obj())
 	w.remove(w.source)
 	w.stays()
@@ -171,8 +177,9 @@ func TestASourceWaitsForACreateWithoutAClaim(t *testing.T) { //nolint:parallelte
 	creates := &outstanding{}
 	key := source.ClaimKey(w.ns, "src")
 	creates.key.Store(&key)
+	caches := informers(t, c, w.ns)
 	controller, err := cloneprotect.New(cloneprotect.Config{
-		Claims: informers(t, c, w.ns), Client: c.Core, Outstanding: creates, Threads: 1,
+		Claims: caches, Client: c.Core, Outstanding: creates, Grants: caches.Grants, Threads: 1,
 		RetryStart: 10 * time.Millisecond, RetryMax: 100 * time.Millisecond,
 	})
 	if err != nil {

@@ -132,7 +132,8 @@ func (g *ground) beginAs(config *rest.Config, edit ...func(*provision.Config)) *
 func (l *life) protect(stop, work context.Context, c *cluster.Clients, creates *provision.Controller) {
 	l.Helper()
 	clones, errClones := cloneprotect.New(cloneprotect.Config{
-		Claims: l.caches, Client: c.Core, Outstanding: creates, Threads: 1, RetryStart: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond,
+		Claims: l.caches, Client: c.Core, Outstanding: creates, Grants: l.caches.Grants, Threads: 1,
+		RetryStart: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond,
 	})
 	snapshots, errSnapshots := snapshotprotect.New(snapshotprotect.Config{
 		Claims: l.caches, Client: c.Core, Snapshots: c.Snapshot, Discovery: c.Core.Discovery(), Driver: l.ns, CrossNamespace: true,
