@@ -181,9 +181,7 @@ func (p *play) restartAPIServer(duration time.Duration) {
 func (p *play) restartSidecar() {
 	for p.until.Err() == nil {
 		process := p.start(p.t)
-		// Before its server runs the process is not there yet: a signal would meet the Go runtime alone.
-		for !p.alive(process) && p.pause(10*time.Millisecond) {
-		}
+		p.awaitLife(process)
 		p.pause(p.dice.between(500*time.Millisecond, 4*time.Second))
 		if p.dice.chance(p.ending.kill) {
 			p.kills.Add(1)
@@ -207,9 +205,16 @@ func (p *play) restartSidecar() {
 	}
 }
 
-func (p *play) alive(process *sidecar.Sidecar) bool {
-	status, _, err := process.Get(p.until, "/healthz")
-	return err == nil && status == http.StatusOK
+// awaitLife waits until the sidecar serves, also when the time is up: before that a signal would meet the Go runtime alone.
+func (p *play) awaitLife(process *sidecar.Sidecar) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.until), grace)
+	defer cancel()
+	for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+		if status, _, err := process.Get(ctx, "/healthz"); err == nil && status == http.StatusOK {
+			return
+		}
+	}
+	p.t.Error("the sidecar does not serve")
 }
 
 // verdict lets everything settle without any failure and tells what was promised and not kept.
