@@ -27,6 +27,8 @@ help: ## list the targets (the default)
 build: ## the static binary bin/csi-provisioner, its version stamped
 	@mkdir -p bin
 	CGO_ENABLED=0 $(GO) build $(TAGS) -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/csi-provisioner ./cmd/csi-provisioner
+	@# As an image has it. The linker writes through a mapping; the kernel may map such a file in bigger pieces: up to 1.4 MiB more are resident.
+	@cp bin/csi-provisioner bin/.csi-provisioner && mv bin/.csi-provisioner bin/csi-provisioner
 	@printf 'bin/csi-provisioner %s: %.1f MB stripped, %d modules linked in\n' '$(VERSION)' \
 		"$$(wc -c < bin/csi-provisioner | awk '{print $$1 / 1e6}')" "$$($(GO) version -m bin/csi-provisioner | grep -c '^	dep	')"
 
