@@ -3,11 +3,9 @@ package cluster
 import (
 	"context"
 	"errors"
-	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,6 +24,7 @@ import (
 
 	"github.com/csi-sidecars/external-provisioner/pkg/source"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
+	"github.com/csi-sidecars/external-provisioner/test/fixture"
 )
 
 // running returns synced informers over these objects.
@@ -305,26 +304,13 @@ func TestRefusedNamesTheRightThatIsMissing(t *testing.T) {
 	})
 }
 
-// refusing is an API server that refuses connections; it calls enough at the fifth for claims.
-type refusing struct {
-	tries  atomic.Int32
-	enough func()
-}
-
-func (r *refusing) RoundTrip(request *http.Request) (*http.Response, error) {
-	if strings.HasSuffix(request.URL.Path, "/persistentvolumeclaims") && r.tries.Add(1) == 5 {
-		r.enough()
-	}
-	return nil, syscall.ECONNREFUSED
-}
-
 // Between two tries a reflector waits ever longer, and does not see that its context has ended.
 func TestInformersEndSoonWhileTheAPIServerIsAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var stopped time.Time
-		server := &refusing{enough: func() { stopped = time.Now(); cancel() }}
+		server := fixture.Away("persistentvolumeclaims", func() { stopped = time.Now(); cancel() })
 		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://away", Transport: server})
 		if err != nil {
 			t.Fatal(err)

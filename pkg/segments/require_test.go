@@ -3,10 +3,7 @@ package segments
 import (
 	"context"
 	"errors"
-	"net/http"
 	"strings"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +19,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/topology"
+	"github.com/csi-sidecars/external-provisioner/test/fixture"
 )
 
 // P10, TP6: what the caches do not show is asked for once before it is called gone.
@@ -141,26 +139,13 @@ func TestALostNodeCostsOneRead(t *testing.T) {
 	}
 }
 
-// refusing is an API server that refuses connections; it calls enough at the fifth.
-type refusing struct {
-	tries  atomic.Int32
-	enough func()
-}
-
-func (r *refusing) RoundTrip(*http.Request) (*http.Response, error) {
-	if r.tries.Add(1) == 5 {
-		r.enough()
-	}
-	return nil, syscall.ECONNREFUSED
-}
-
 // Between two tries a reflector waits ever longer, and does not see that its context has ended.
 func TestIndexEndsSoonWhileTheServerIsAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var stopped time.Time
-		server := &refusing{enough: func() { stopped = time.Now(); cancel() }}
+		server := fixture.Away("csinodes", func() { stopped = time.Now(); cancel() })
 		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://away", Transport: server})
 		if err != nil {
 			t.Fatal(err)

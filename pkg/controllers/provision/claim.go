@@ -301,11 +301,19 @@ func (c *Controller) awaitBinding(ctx context.Context, cr create, claim *corev1.
 // holder returns the PersistentVolume that has the name of the claim's own to be, nil when there is none or
 // when there can be no such name.
 func (c *Controller) holder(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
-	name, err := volume.Name(c.cfg.Settings.VolumeNamePrefix, c.cfg.Settings.VolumeNameUUIDLength, claim.UID)
+	name, err := c.cfg.Settings.volumeName(claim.UID)
 	if err != nil {
 		return nil
 	}
 	return c.cfg.Cache.PV(name)
+}
+
+// volumeOf returns the PersistentVolume that stands for the volume made for the claim, nil when the cache has none.
+func (c *Controller) volumeOf(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
+	if pv := c.holder(claim); pv != nil && c.isOurs(pv, claim.UID, "") {
+		return pv
+	}
+	return nil
 }
 
 // isOurs reports whether the PersistentVolume stands for the volume made for the claim. volumeID may be empty

@@ -106,9 +106,9 @@ func (c *Controller) deletionSecret(p deletionPlan) (deletionPlan, error) {
 	var class *storagev1.StorageClass
 	if name := volume.DeletionClass(p.pv); name != "" {
 		class = c.cfg.Cache.Class(name)
-		if class != nil && p.migrated() && class.Provisioner == c.cfg.Settings.InTree {
+		if class != nil && p.migrated() {
 			var err error
-			if class, err = c.cfg.Translator.TranslateClass(class.Provisioner, class); err != nil {
+			if class, err = c.translated(class); err != nil {
 				return p, fmt.Errorf("storage class translation of %q: %w", name, err)
 			}
 		}

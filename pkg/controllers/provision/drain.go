@@ -7,8 +7,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-
-	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 )
 
 // drainRetry is the pause between two tries while draining: there is little time, and few are left.
@@ -87,7 +85,7 @@ func (c *Controller) report(work context.Context) {
 	for _, uid := range c.creates.where(create.outstanding) {
 		cr, _ := c.creates.get(uid)
 		// A create that was taken up and has no plan yet has its volume's name all the same.
-		name, _ := volume.Name(c.cfg.Settings.VolumeNamePrefix, c.cfg.Settings.VolumeNameUUIDLength, uid)
+		name, _ := c.cfg.Settings.volumeName(uid)
 		if c.markers.has(uid) && c.cfg.Cache.ClaimByUID(uid) != nil {
 			logger.Info("Left to the next process", "PVC", klog.KObj(cr.claim), "volume", name)
 			continue

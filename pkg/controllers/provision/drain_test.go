@@ -189,12 +189,7 @@ func TestAStopSavesWhatIsUnsaved(t *testing.T) {
 // The same when its next turn is further away than the end of the drain: it is tried at once.
 func TestAStopWaitsForNoBackOffOfASave(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
-		w.api.failing(func(verb, resource, _ string) error {
-			if verb == "create" && resource == "persistentvolumes" {
-				return errors.New("no connection")
-			}
-			return nil
-		})
+		w.api.failing(refuseNewPVs)
 		w.claim("c")
 		w.pass(102 * time.Second) // the last try was at 101 s, the next one is at 131 s
 		w.api.failing(nil)

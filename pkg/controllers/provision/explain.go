@@ -193,8 +193,8 @@ func (c *Controller) explainResume(ctx context.Context, e *ClaimExplanation, cla
 	e.stage(stagePlan, names(steps, func(s step) string { return s.name }))
 	e.notef("The claim is marked: its volume may be in the making right now, or was when an earlier process ended. Nothing about the claim ends that, only the driver's answer or the PersistentVolume does.")
 	e.Answer = AnswerNothing
-	if holder := c.holder(e.Claim); holder != nil && c.isOurs(holder, e.Claim.UID, "") {
-		e.reached(stageResume, 0, fmt.Sprintf("PersistentVolume %s does; the marker is taken off", holder.Name))
+	if pv := c.volumeOf(e.Claim); pv != nil {
+		e.reached(stageResume, 0, fmt.Sprintf("PersistentVolume %s does; the marker is taken off", pv.Name))
 		return nil
 	}
 	if why := m.stuckBy(volume.ClassName(e.Claim), class); why != "" {

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/source"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
@@ -80,6 +81,11 @@ type Settings struct {
 	GrowToSourceSize bool
 	// CrossNamespace honours a source in another namespace (gate CrossNamespaceVolumeDataSource).
 	CrossNamespace bool
+}
+
+// volumeName returns the name of the volume of the claim with that UID. The error says that there can be none.
+func (s Settings) volumeName(claimUID types.UID) (string, error) {
+	return volume.Name(s.VolumeNamePrefix, s.VolumeNameUUIDLength, claimUID)
 }
 
 // Capabilities are the services of the driver that a plan depends on.

@@ -164,7 +164,7 @@ func noSelector(f Facts, _ Settings, _ *Plan) error {
 }
 
 func named(f Facts, s Settings, p *Plan) error {
-	name, err := volume.Name(s.VolumeNamePrefix, s.VolumeNameUUIDLength, f.Claim.UID)
+	name, err := s.volumeName(f.Claim.UID)
 	if err != nil {
 		return outcome.With(outcome.Failed, err)
 	}

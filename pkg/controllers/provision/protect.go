@@ -16,8 +16,9 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
-// protectSource puts our finalizer on the source that was looked at. What an outstanding create reads from is not let go because of an error here: it may be too late for a finalizer, not for the create. asRead is
-// a snapshot source as it was a moment ago, nil when this attempt has not read it.
+// protectSource puts our finalizer on the source that was looked at. What an outstanding create reads from is not let go
+// because of an error here: it may be too late for a finalizer, not for the create. asRead is a snapshot source as it was
+// a moment ago, nil when this attempt has not read it.
 func (c *Controller) protectSource(ctx context.Context, plan *Plan, asRead *snapv1.VolumeSnapshot, outstanding bool) error {
 	ref, finalizer := plan.Source, sourceFinalizer(plan.Source.Kind)
 	name := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}

@@ -104,8 +104,7 @@ func (c *Controller) needsVolume(claim *corev1.PersistentVolumeClaim) bool {
 	if cr, ok := c.creates.get(claim.UID); ok && cr.saved != "" {
 		return false
 	}
-	holder := c.holder(claim)
-	return holder == nil || !c.isOurs(holder, claim.UID, "")
+	return c.volumeOf(claim) == nil
 }
 
 // wakeRelease brings a snapshot to the queue that a claim has kept, when the claim is bound or gone.

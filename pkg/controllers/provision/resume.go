@@ -93,9 +93,9 @@ func (c *Controller) unmark(ctx context.Context, claim *corev1.PersistentVolumeC
 // drive brings an outstanding create on. claim is nil when it is gone; nothing about the claim, its class or its
 // source ends the create, only the driver's answers and a PersistentVolume that stands for the volume do.
 func (c *Controller) drive(ctx context.Context, cr create, claim *corev1.PersistentVolumeClaim) loop.Verdict {
-	if holder := c.holder(cr.claim); holder != nil && c.isOurs(holder, cr.claim.UID, "") {
+	if pv := c.volumeOf(cr.claim); pv != nil {
 		c.markers.end(ctx, cr.claim.UID)
-		c.creates.put(create{claim: cr.claim, saved: holder.Name})
+		c.creates.put(create{claim: cr.claim, saved: pv.Name})
 		return loop.After(0)
 	}
 	if cr.lastFinal {
@@ -181,7 +181,7 @@ func (c *Controller) tellStuck(ctx context.Context, cr *create, why string) {
 		return
 	}
 	cr.stuckSaid = now
-	name, _ := volume.Name(c.cfg.Settings.VolumeNamePrefix, c.cfg.Settings.VolumeNameUUIDLength, cr.claim.UID)
+	name, _ := c.cfg.Settings.volumeName(cr.claim.UID)
 	klog.FromContext(ctx).Info("A create of an earlier process cannot be finished", "volume", name, "reason", why)
 	c.tell(cr.claim, eventStuck(c.cfg.Settings.Driver, name, why))
 }

@@ -18,12 +18,7 @@ import (
 // What the API server does not take is kept, told once a try, and saved when it does.
 func TestSavingIsNeverGivenUp(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
-		w.api.failing(func(verb, resource, _ string) error {
-			if verb == "create" && resource == "persistentvolumes" {
-				return errors.New("no connection")
-			}
-			return nil
-		})
+		w.api.failing(refuseNewPVs)
 		claim := w.claim("c")
 		w.pass(time.Second)
 		if !w.marked("c") {

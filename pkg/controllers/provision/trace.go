@@ -24,7 +24,7 @@ func (c *Controller) claimSpan(ctx context.Context, name string, claim *corev1.P
 	if c.cfg.Tracer == nil {
 		return ctx, nil
 	}
-	pvName, _ := volume.Name(c.cfg.Settings.VolumeNamePrefix, c.cfg.Settings.VolumeNameUUIDLength, claim.UID)
+	pvName, _ := c.cfg.Settings.volumeName(claim.UID)
 	return c.cfg.Tracer.Start(ctx, name, trace.Subject{
 		UID: string(claim.UID), Namespace: claim.Namespace, Claim: claim.Name, PV: pvName, Class: volume.ClassName(claim),
 		Driver: c.cfg.Settings.Driver,

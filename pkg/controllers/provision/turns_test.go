@@ -237,13 +237,19 @@ func TestResumedCreatesKeepTheBound(t *testing.T) {
 	})
 }
 
+// protectedOrigin is origin, with the finalizer of a source: what is cloned from it needs no write of a claim.
+func (w *world) protectedOrigin(name string) {
+	w.Helper()
+	w.origin(name)
+	w.change(name, func(claim *corev1.PersistentVolumeClaim) {
+		claim.Finalizers = append(claim.Finalizers, wellknown.FinalizerCloneSource)
+	})
+}
+
 // A stop drives what only this process knows to its end, one after the other; what waits for its first call is left.
 func TestAStopKeepsTheBound(t *testing.T) {
 	inWorld(t, atMost(1), func(t *testing.T, w *world) {
-		w.origin("src")
-		w.change("src", func(claim *corev1.PersistentVolumeClaim) {
-			claim.Finalizers = append(claim.Finalizers, wellknown.FinalizerCloneSource)
-		})
+		w.protectedOrigin("src")
 		w.api.failing(forbidMarkers)
 		w.driver.answers(noStatus, noStatus, answer{after: 2 * time.Second}, answer{after: 2 * time.Second})
 		for _, name := range []string{"a", "b"} {
@@ -267,10 +273,7 @@ func TestAStopKeepsTheBound(t *testing.T) {
 // The same beside a call that was running when the stop came: what is driven waits for its end.
 func TestAStopKeepsTheBoundBesideACall(t *testing.T) {
 	inWorld(t, atMost(1), func(t *testing.T, w *world) {
-		w.origin("src")
-		w.change("src", func(claim *corev1.PersistentVolumeClaim) {
-			claim.Finalizers = append(claim.Finalizers, wellknown.FinalizerCloneSource)
-		})
+		w.protectedOrigin("src")
 		w.api.failing(forbidMarkers)
 		w.driver.answers(noStatus, answer{after: 3 * time.Second}, answer{after: 2 * time.Second})
 		w.clone("a", "src")
