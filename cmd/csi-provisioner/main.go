@@ -12,11 +12,13 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/component-base/logs"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 	"k8s.io/klog/v2"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 	"github.com/csi-sidecars/external-provisioner/pkg/process"
 )
 
@@ -30,12 +32,20 @@ const (
 )
 
 func main() {
+	surviveClientGo()
 	p := program{
 		args: os.Args, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv,
 		accountDir: process.ServiceAccountDir, terminationLog: process.TerminationLog,
 		run: run, exit: os.Exit,
 	}
 	os.Exit(p.main())
+}
+
+// surviveClientGo makes the goroutines of client-go go on after a panic, which they log, and count it. By default they
+// end the process. It must be called before any of them runs.
+func surviveClientGo() {
+	utilruntime.ReallyCrash = false
+	utilruntime.PanicHandlers = append(utilruntime.PanicHandlers, func(context.Context, any) { loop.CountPanic("client-go") })
 }
 
 // program is the process with its surroundings, so that tests can give it others.

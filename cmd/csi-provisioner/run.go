@@ -58,6 +58,9 @@ type starter struct {
 // start returns when everything runs, or with the error that ended it. Each step may rely on those before it.
 func (s *starter) start(ctx context.Context) error {
 	calls, registry := driver.NewMetrics(), prometheus.NewRegistry()
+	if err := registry.Register(loop.Panics()); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
 	if err := s.startHTTP(ctx, legacyregistry.DefaultGatherer, calls.Gatherer(), registry); err != nil {
 		return err
 	}

@@ -13,12 +13,12 @@ import (
 
 // Config describes a Loop.
 type Config[K comparable] struct {
-	// Name is the queue's name in logs and the label "name" of its workqueue metrics. Required.
+	// Name is the queue's name in logs, the label "name" of its workqueue metrics, and the component of its panics. Required.
 	Name string
 	// Workers is how many keys are processed at once. Zero means that nothing is ever processed.
 	Workers int
 	// Process does the work for one key. It is never called for the same key twice at once. Required.
-	// Its context is the work context of Run.
+	// Its context is the work context of Run. A panic counts as Again; see Guard.
 	Process func(ctx context.Context, key K) Verdict
 	// Gate, if not nil, is waited for before each key is processed: a closed gate pauses the loop and
 	// loses nothing. It returns an error only when its context has ended; it gets the stop context of Run.
@@ -100,7 +100,7 @@ func (l *Loop[K]) dispatch(stop, work context.Context, workers *sync.WaitGroup) 
 			return
 		}
 		// ShutDown hands out what is queued; those keys are not ours to begin any more.
-		if stop.Err() != nil || (l.cfg.Gate != nil && l.cfg.Gate(stop) != nil) {
+		if stop.Err() != nil || !l.admit(stop, key) {
 			l.queue.Done(key)
 			<-slots
 			continue
@@ -112,11 +112,28 @@ func (l *Loop[K]) dispatch(stop, work context.Context, workers *sync.WaitGroup) 
 	}
 }
 
-// step processes one key.
+// admit waits for the gate, and returns false when the key is not to be processed now. A key that the gate panics for
+// comes again after its back-off.
+func (l *Loop[K]) admit(stop context.Context, key K) bool {
+	if l.cfg.Gate == nil {
+		return true
+	}
+	err := Guard(stop, l.cfg.Name, func() error { return l.cfg.Gate(stop) })
+	if _, panicked := errors.AsType[*PanicError](err); panicked {
+		l.queue.AddAfter(key, l.backoff.next(key, false))
+	}
+	return err == nil
+}
+
+// step processes one key. A panic is an error like any other: the key comes again after its back-off.
 func (l *Loop[K]) step(work context.Context, key K) {
 	defer l.queue.Done(key)
 	logger := klog.LoggerWithValues(klog.FromContext(work), "key", key)
-	verdict := l.cfg.Process(klog.NewContext(work, logger), key)
+	verdict := Again()
+	_ = Guard(klog.NewContext(work, logger), l.cfg.Name, func() error {
+		verdict = l.cfg.Process(klog.NewContext(work, logger), key)
+		return nil
+	})
 	logger.V(5).Info("Processed", "verdict", verdict.String())
 	switch verdict.kind {
 	case done:
@@ -149,7 +166,7 @@ func RunUntil(ctx context.Context, f func(context.Context)) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		f(ctx)
+		Restart(ctx, "background", f)
 	}()
 	select {
 	case <-ended:
