@@ -94,6 +94,69 @@ func TestParkedWaitsForAnAdd(t *testing.T) {
 	})
 }
 
+// What failed before a success is forgotten: the next failure waits as long as the first one did.
+func TestDoneResetsTheBackOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var at []time.Duration
+		var begin time.Time
+		verdicts := []Verdict{Again(), Busy(), Again(), Busy(), Done(), Again(), Busy(), Done()}
+		l := newLoop(t, Config[string]{Workers: 1, Process: func(context.Context, string) Verdict {
+			at = append(at, time.Since(begin))
+			return verdicts[len(at)-1]
+		}})
+		stop, cancel := context.WithCancel(t.Context())
+		l.Add("a")
+		go l.Run(stop, t.Context())
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		begin = time.Now()
+		l.Add("a")
+		time.Sleep(time.Hour)
+		cancel()
+		synctest.Wait()
+		if want := []time.Duration{0, time.Second, 2 * time.Second}; len(at) != len(verdicts) || !slices.Equal(at[5:], want) {
+			t.Errorf("processed at %v; after the success at %v, want %v", at, at[min(5, len(at)):], want)
+		}
+	})
+}
+
+// However long the driver says that it is busy, no wait is longer than BusyMax, nor than RetryMax.
+func TestBusyIsCapped(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		retryMax, busyMax, want time.Duration
+	}{
+		"by default at ten times the first wait": {time.Hour, 0, 10 * time.Second},
+		"at what is configured":                  {time.Hour, 25 * time.Second, 25 * time.Second},
+		"at the cap of all waits":                {4 * time.Second, 25 * time.Second, 4 * time.Second},
+		"at the cap of all waits by default":     {4 * time.Second, 0, 4 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var longest time.Duration
+				last := time.Now()
+				l := newLoop(t, Config[string]{Workers: 1, RetryStart: time.Second, RetryMax: tc.retryMax, BusyMax: tc.busyMax, Process: func(context.Context, string) Verdict {
+					longest = max(longest, time.Since(last))
+					last = time.Now()
+					return Busy()
+				}})
+				stop, cancel := context.WithCancel(t.Context())
+				l.Add("a")
+				go l.Run(stop, t.Context())
+				time.Sleep(2 * time.Hour)
+				cancel()
+				synctest.Wait()
+				// Half of each wait is chance: of some hundred the longest is close to the cap.
+				if longest > tc.want || longest < tc.want*9/10 {
+					t.Errorf("the longest wait was %s, want %s", longest, tc.want)
+				}
+			})
+		})
+	}
+}
+
 func TestBusyStaysShortAndSpread(t *testing.T) {
 	t.Parallel()
 	b := backoff[string]{start: time.Second, max: 5 * time.Minute, busyMax: 10 * time.Second, tries: map[string]tries{}}
