@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 
@@ -133,12 +134,9 @@ func (o *Options) Warnings(env environment) []string {
 			all = append(all, fmt.Sprintf(format, args...))
 		}
 	}
-	for _, word := range o.words {
-		if word == "true" || word == "false" {
-			warnf(true, "the word %q belongs to no flag and is ignored: give a value to a flag like --leader-election with =, as in --leader-election=%s", word, word)
-		} else {
-			warnf(true, "the word %q belongs to no flag and is ignored", word)
-		}
+	for _, flag := range slices.Sorted(maps.Keys(o.strayBools)) {
+		word := o.strayBools[flag]
+		warnf(true, "%q after --%s is ignored, and the flag is true: write --%s=%s, or delete it", word, flag, flag, word)
 	}
 	warnf(env.kubeconfig != "" && o.kubeconfig != "", "the environment variable KUBECONFIG (%s) wins over --kubeconfig (%s)", env.kubeconfig, o.kubeconfig)
 	gates, notes, _ := features.Resolve(o.gates)

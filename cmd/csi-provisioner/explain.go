@@ -13,9 +13,6 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// explainCommand is the word that makes of the sidecar a program which explains.
-const explainCommand = "explain"
-
 // explain is main for the command explain: it tells what the sidecar would do about a claim or a PersistentVolume, and
 // ends. It writes nothing to the cluster. The exit code is 0 when there is an answer, whatever it is, 2 for a wrong
 // command line, and 1 when something that counts cannot be read.
@@ -25,13 +22,9 @@ func (p *program) explain(args []string) int {
 	err := opts.Parse(args)
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
-		if err := writeExplainHelp(p.stdout); err != nil {
-			return exitError
-		}
-		return exitOK
+		return p.printHelp(writeExplainHelp)
 	case err == nil && opts.version:
-		fmt.Fprintf(p.stdout, "%s %s\n", p.args[0], version)
-		return exitOK
+		return p.printVersion()
 	case err == nil:
 		err = opts.Validate(env)
 	}

@@ -27,7 +27,8 @@ const (
 // a few of its own.
 type explainOptions struct {
 	*Options
-	claim        string // the word on the command line
+	words        []string // of the command line, without the command
+	claim        string   // the one word that Validate accepts
 	namespace    string
 	pv           string
 	driver       string
@@ -53,12 +54,18 @@ func newExplainOptions() *explainOptions {
 	return o
 }
 
-// Parse reads what follows the word explain.
+// allGroups returns the flags of the command explain, which are those of all commands.
+func (o *explainOptions) allGroups() []flagGroup {
+	return append([]flagGroup{{title: "Explain", flags: o.own}}, o.groups()...)
+}
+
+// Parse reads the command line of the command explain, without the program's name.
 func (o *explainOptions) Parse(args []string) error {
-	own := flagGroup{title: "Explain", flags: o.own}
-	if err := o.parse(args, append([]flagGroup{own}, o.groups()...)); err != nil {
+	w, err := o.parse(args, o.allGroups())
+	if err != nil {
 		return err
 	}
+	o.words = w.rest(explainCommand)
 	// What these do shapes no plan, and what they want of the environment is only in the sidecar's pod.
 	o.capacity, o.nodeCleanup = false, false
 	return nil
@@ -73,7 +80,7 @@ func (o *explainOptions) Validate(env environment) error {
 	case o.pv == "" && len(o.words) == 0:
 		c.addf("name a claim to explain, or a PersistentVolume with --pv")
 	case len(o.words) > 1:
-		c.addf("explain one claim at a time, not %q; give a value to a flag with =, as in --leader-election=true", o.words)
+		c.addf("explain one claim at a time, not %q", o.words)
 	case len(o.words) == 1:
 		o.claim, o.words = o.words[0], nil
 	}

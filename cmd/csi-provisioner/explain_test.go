@@ -59,7 +59,7 @@ func TestExplainValidates(t *testing.T) {
 		"a driver that can do nothing":  {args: []string{"--driver=d", "--capabilities=", "c"}},
 		"nothing":                       {want: []string{"name a claim"}},
 		"two claims":                    {args: []string{"c", "d"}, want: []string{"one claim at a time"}},
-		"a value that is no value":      {args: []string{"--leader-election", "true", "c"}, want: []string{"--leader-election=true"}},
+		"a value that is no value":      {args: []string{"--leader-election", "true", "c"}},
 		"both":                          {args: []string{"--pv=p", "c"}, want: []string{"not both"}},
 		"no namespace":                  {args: []string{"-n", "A", "c"}, want: []string{"--namespace"}},
 		"a driver without capabilities": {args: []string{"--driver=d", "c"}, want: []string{"--capabilities go together"}},

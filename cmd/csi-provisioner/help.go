@@ -16,9 +16,10 @@ const (
 // writeHelp prints all flags in their groups, each with its kind of value and its default.
 func writeHelp(w io.Writer) error {
 	var b strings.Builder
-	b.WriteString("csi-provisioner creates and deletes the volumes of a CSI driver for PersistentVolumeClaims.\n" +
-		"What it would do about one of them, and why, is told by csi-provisioner explain; see its --help.\n\n" +
-		"Usage: csi-provisioner [flags]\n")
+	b.WriteString("csi-provisioner creates and deletes the volumes of a CSI driver for PersistentVolumeClaims.\n\n" +
+		"Usage: csi-provisioner [run] [flags]\n" +
+		"       csi-provisioner explain [flags] CLAIM    what it would do about a claim, and why; see explain --help\n" +
+		"       csi-provisioner version | help\n")
 	for _, g := range NewOptions().groups() {
 		b.WriteString("\n" + g.title + ":\n")
 		g.flags.VisitAll(func(f *pflag.Flag) { b.WriteString(flagHelp(f)) })

@@ -61,24 +61,29 @@ type program struct {
 
 // main returns the exit code: 0 for a clean end, 2 for a command line that cannot be read, 1 for the rest.
 func (p *program) main() int {
-	if len(p.args) > 1 && p.args[1] == explainCommand {
-		return p.explain(p.args[2:])
+	switch command, err := commandOf(p.args[1:]); {
+	case err != nil:
+		return p.usage(err)
+	case command == explainCommand:
+		return p.explain(p.args[1:])
+	case command == versionCommand:
+		return p.printVersion()
+	case command == helpCommand:
+		return p.printHelp(writeHelp)
 	}
+	return p.serve()
+}
+
+// serve is main for the command run.
+func (p *program) serve() int {
 	opts := NewOptions()
 	switch err := opts.Parse(p.args[1:]); {
 	case errors.Is(err, pflag.ErrHelp):
-		if err := writeHelp(p.stdout); err != nil {
-			return exitError
-		}
-		return exitOK
+		return p.printHelp(writeHelp)
 	case err != nil:
-		name := filepath.Base(p.args[0])
-		fmt.Fprintf(p.stderr, "%s: %v\nSee %s --help.\n", name, err, name)
-		p.lastWords(err)
-		return exitUsage
+		return p.usage(err)
 	case opts.version:
-		fmt.Fprintf(p.stdout, "%s %s\n", p.args[0], version)
-		return exitOK
+		return p.printVersion()
 	}
 	defer logs.FlushLogs()
 	env := readEnvironment(p.getenv, p.accountDir)
@@ -106,6 +111,26 @@ func (p *program) main() int {
 		return exitError
 	}
 	logger.Info("Stopped")
+	return exitOK
+}
+
+// usage tells what is wrong with the command line.
+func (p *program) usage(err error) int {
+	name := filepath.Base(p.args[0])
+	fmt.Fprintf(p.stderr, "%s: %v\nSee %s --help.\n", name, err, name)
+	p.lastWords(err)
+	return exitUsage
+}
+
+func (p *program) printVersion() int {
+	fmt.Fprintf(p.stdout, "%s %s\n", p.args[0], version)
+	return exitOK
+}
+
+func (p *program) printHelp(write func(io.Writer) error) int {
+	if err := write(p.stdout); err != nil {
+		return exitError
+	}
 	return exitOK
 }
 

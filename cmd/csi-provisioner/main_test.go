@@ -225,7 +225,7 @@ func TestLoggingConfiguration(t *testing.T) {
 
 func TestJSONLog(t *testing.T) {
 	t.Parallel()
-	got := start(t, "fail", nil, "--logging-format=json", "--feature-gates=Topology=true", "word").wait(t)
+	got := start(t, "fail", nil, "--logging-format=json", "--feature-gates=Topology=true", "--leader-election", "false").wait(t)
 	if got.code != 1 || got.stdout != "" {
 		t.Errorf("exit %d, stdout %q, want 1 and nothing", got.code, got.stdout)
 	}
@@ -244,7 +244,7 @@ func TestFirstLinesNameVersionAndOptions(t *testing.T) {
 	t.Parallel()
 	got := start(t, "fail", nil, "--timeout=3s", "--leader-election", "false").wait(t)
 	lines := strings.Split(got.stderr, "\n")
-	for i, want := range []string{`version="unknown"`, `["--leader-election=true","--timeout=3s"]`, "as in --leader-election=false"} {
+	for i, want := range []string{`version="unknown"`, `["--leader-election=true","--timeout=3s"]`, "write --leader-election=false"} {
 		if !strings.Contains(lines[i], want) {
 			t.Errorf("line %d is %q, want %q in it", i, lines[i], want)
 		}

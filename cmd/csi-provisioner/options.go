@@ -12,8 +12,10 @@ import (
 // Options are the flags as the operator wrote them. A flag set binds them; Validate and Complete turn them,
 // with the environment, into a Config. Nothing else reads a flag.
 type Options struct {
-	// set are the flags of the command line with their values, sorted; words are what stands beside them.
-	set, words []string
+	// set are the flags of the command line with their values, sorted.
+	set []string
+	// strayBools are the values that stand after a boolean flag without "=", by the flag's name.
+	strayBools map[string]string
 
 	// API server connection and basics.
 	csiAddress  string

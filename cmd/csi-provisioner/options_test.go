@@ -182,16 +182,16 @@ func TestParseGrammar(t *testing.T) {
 	o := parse(t, "--timeout", "3s", "-v4", "--worker-threads=0x10", "--capacity-threads=010", "--retry-interval-start=1s", "--retry-interval-start=2s",
 		"--strict-topology", "--immediate-topology=F", "--feature-gates=Topology=true", "--feature-gates=AllAlpha=1",
 		"--leader-election-labels=a:b", "--leader-election-labels=c:,d:e", "--automaxprocs=", "--deletion-secret-namespaces=b,a", "--deletion-secret-namespaces=a",
-		"word", "--", "--nosuch")
+		"run", "", "--")
 	got := map[string]any{
 		"timeout": o.timeout, "v": uint32(o.logging.Verbosity), "workers": o.workers, "capacity": o.capacityWorkers, "start": o.retryStart,
 		"strict": o.strictTopology, "immediate": o.immediateTopology, "gates": o.gates.String(), "labels": o.electionLabels.String(),
-		"maxprocs": o.setMaxProcs, "words": o.words, "namespaces": o.volumeConfig().DeletionSecretNamespaces,
+		"maxprocs": o.setMaxProcs, "namespaces": o.volumeConfig().DeletionSecretNamespaces,
 	}
 	want := map[string]any{
 		"timeout": 3 * time.Second, "v": uint32(4), "workers": uint(16), "capacity": uint(8), "start": 2 * time.Second,
 		"strict": true, "immediate": false, "gates": "AllAlpha=true,Topology=true", "labels": "a:b,c:,d:e",
-		"maxprocs": true, "words": []string{"word", "--nosuch"}, "namespaces": []string{"a", "b"},
+		"maxprocs": true, "namespaces": []string{"a", "b"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("options (-want +got):\n%s", diff)

@@ -27,26 +27,41 @@ var (
 	goneLoggingReplace = "remove it, the log goes to stderr; see -v, --vmodule and --logging-format"
 )
 
-// Parse reads the command line, without the program's name. The error is pflag.ErrHelp when help was asked
-// for; any other one is a single line that says what to do, where that is known.
-func (o *Options) Parse(args []string) error { return o.parse(args, o.groups()) }
+// Parse reads the command line of the command run, without the program's name. The error is pflag.ErrHelp when help
+// was asked for; any other one is a single line that says what to do, where that is known.
+func (o *Options) Parse(args []string) error {
+	w, err := o.parse(args, o.groups())
+	if err != nil {
+		return err
+	}
+	if rest := w.rest(runCommand); len(rest) > 0 {
+		return fmt.Errorf("%q belongs to no flag: delete it, or write it as the value of its flag, as in --flag=%s", rest[0], rest[0])
+	}
+	return nil
+}
 
-// parse is Parse for the flags of these groups.
-func (o *Options) parse(args []string, groups []flagGroup) error {
+// parse reads the flags of these groups and returns the words beside them.
+func (o *Options) parse(args []string, groups []flagGroup) (words, error) {
+	all := newFlagSet(groups)
+	w, err := parseWords(all, args)
+	if errors.Is(err, pflag.ErrHelp) {
+		return w, pflag.ErrHelp
+	} else if err != nil {
+		return w, explain(err, all)
+	}
+	o.strayBools = w.strayBools
+	all.Visit(func(f *pflag.Flag) { o.set = append(o.set, "--"+f.Name+"="+f.Value.String()) })
+	return w, nil
+}
+
+// newFlagSet returns all flags of the groups. It prints nothing itself.
+func newFlagSet(groups []flagGroup) *pflag.FlagSet {
 	all := pflag.NewFlagSet("csi-provisioner", pflag.ContinueOnError)
-	all.Usage = func() {} // the caller prints it
+	all.Usage = func() {}
 	for _, g := range groups {
 		all.AddFlagSet(g.flags)
 	}
-	if err := all.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return pflag.ErrHelp
-		}
-		return explain(err, all)
-	}
-	o.words = all.Args()
-	all.Visit(func(f *pflag.Flag) { o.set = append(o.set, "--"+f.Name+"="+f.Value.String()) })
-	return nil
+	return all
 }
 
 // explain adds to a parse error what the operator probably meant.

@@ -127,7 +127,7 @@ func TestValidate(t *testing.T) {
 		"an alpha flag of the log":           {args: []string{"--log-text-split-stream"}, want: []string{"LoggingAlphaOptions"}},
 		"another alpha flag of the log":      {args: []string{"--log-json-info-buffer-size=1Ki"}, want: []string{"LoggingAlphaOptions"}},
 		"alpha flags at their default":       {args: []string{"--log-text-split-stream=false", "--log-json-info-buffer-size=0"}},
-		"stray words":                        {args: []string{"--leader-election", "false"}},
+		"a stray false":                      {args: []string{"--leader-election", "false"}},
 		"several mistakes are all named": {
 			args: []string{"--csi-address=x", "--feature-gates=Foo=true", "--timeout=0", "--enable-capacity", "--node-deployment", "--metrics-path=m", "--http-endpoint=:1", "--logging-format=xml"},
 			want: []string{"--csi-address", "Foo", "--timeout", "NAMESPACE", "POD_NAME", "NODE_NAME", "--metrics-path", "logging configuration"},
@@ -164,8 +164,7 @@ func TestWarnings(t *testing.T) {
 			want: []string{`--create-metadata-annotations: "provisioner`, `--pv-copy-annotations: "pv.kubernetes.io/*" matches nothing`, `--pv-copy-labels: "topology`},
 		},
 		"the defaults":                {},
-		"a stray word":                {args: []string{"x"}, want: []string{`"x" belongs to no flag`}},
-		"a stray false":               {args: []string{"--leader-election", "false"}, want: []string{"--leader-election=false"}},
+		"a stray false":               {args: []string{"--leader-election", "false"}, want: []string{`"false" after --leader-election is ignored`}},
 		"a GA gate":                   {args: []string{"--feature-gates=Topology=true"}, want: []string{"Topology"}},
 		"a retired gate":              {args: []string{"--feature-gates=HonorPVReclaimPolicy=true"}, want: []string{"HonorPVReclaimPolicy"}},
 		"the gate that does nothing":  {args: []string{"--feature-gates=ReleaseLeaderElectionOnExit=true"}, want: []string{"always released"}},
