@@ -22,6 +22,11 @@ import (
 
 // syncClaim brings one claim as far as it goes now.
 func (c *Controller) syncClaim(ctx context.Context, uid types.UID) loop.Verdict {
+	free, ok := c.slots.wait(ctx) // there are as many as workers, so one waits during the drain only
+	if !ok {
+		return loop.Again()
+	}
+	defer free()
 	release, ok := c.locks.try(uid)
 	if !ok {
 		return loop.After(lockedRetry)

@@ -38,6 +38,7 @@ type Controller struct {
 	creates   *creates
 	deletions deletions
 	locks     uidLocks
+	slots     slots // to work on claims: CreateWorkers of them
 	encoder   topology.Encoder
 
 	claims  *loop.Loop[types.UID] // keyed by claim UID: a claim made anew under an old name is new work
@@ -54,7 +55,7 @@ func New(cfg Config) (*Controller, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	c := &Controller{cfg: cfg, creates: newCreates(), releases: &releases{due: map[types.NamespacedName]types.UID{}}}
+	c := &Controller{cfg: cfg, creates: newCreates(), slots: newSlots(cfg.CreateWorkers), releases: &releases{due: map[types.NamespacedName]types.UID{}}}
 	var err error
 	if c.metrics, err = newMetrics(cfg.Registerer, c.countOutstanding, func(class string) bool { return cfg.Cache.Class(class) != nil }); err != nil {
 		return nil, fmt.Errorf("provision: register metrics: %w", err)

@@ -16,9 +16,12 @@ const drainRetry = 500 * time.Millisecond
 // not marked, PersistentVolumes that are not saved, and those whose volume is deleted already. What a marker
 // remembers is left to the next process. It begins beside the workers, which may need all the time there is for
 // their last keys, and returns when they have ended (worked is closed) and nothing is left, or when work ends.
+//
+// Its CreateVolume calls and those of the workers are CreateWorkers at a time, all together.
 func (c *Controller) drain(work context.Context, worked <-chan struct{}) {
 	var steps sync.WaitGroup
 	defer steps.Wait()
+	var begun sync.Map // keys of the steps that run or wait for their turn
 	for work.Err() == nil {
 		todo := c.unfinished(work)
 		if len(todo) == 0 && worked == nil {
@@ -28,7 +31,13 @@ func (c *Controller) drain(work context.Context, worked <-chan struct{}) {
 			}
 		}
 		for _, step := range todo {
-			steps.Go(step)
+			if _, again := begun.LoadOrStore(step.key, true); again {
+				continue
+			}
+			steps.Go(func() {
+				defer begun.Delete(step.key)
+				step.do()
+			})
 		}
 		select {
 		case <-work.Done():
@@ -39,15 +48,21 @@ func (c *Controller) drain(work context.Context, worked <-chan struct{}) {
 	}
 }
 
-// unfinished returns a step for each thing that the drain has to end. A step does nothing while another one, or a
-// worker, is at the same thing.
-func (c *Controller) unfinished(work context.Context) []func() {
-	var steps []func()
+// drainStep is one try to end one thing. The key names the thing.
+type drainStep struct {
+	key string
+	do  func()
+}
+
+// unfinished returns a step for each thing that the drain has to end. A step does nothing while a worker is at the
+// same thing.
+func (c *Controller) unfinished(work context.Context) []drainStep {
+	var steps []drainStep
 	for _, uid := range c.creates.where(c.mustEnd) {
-		steps = append(steps, func() { c.driveOn(work, uid) })
+		steps = append(steps, drainStep{"create/" + string(uid), func() { c.driveOn(work, uid) }})
 	}
 	for _, name := range c.deletions.halfDone() {
-		steps = append(steps, func() { c.syncVolume(work, name) })
+		steps = append(steps, drainStep{"delete/" + name, func() { c.syncVolume(work, name) }})
 	}
 	return steps
 }
@@ -58,17 +73,26 @@ func (c *Controller) mustEnd(cr create) bool {
 }
 
 // driveOn takes one step with a create that must end. Waits are the drain's: there is no time for a back-off, and a
-// call whose answer would not count yet is not made.
+// call whose answer would not count yet is not made. To save a PersistentVolume it waits for no slot.
 func (c *Controller) driveOn(work context.Context, uid types.UID) {
+	cr, _ := c.creates.get(uid)
+	saves := cr.unsaved != nil
+	if !saves {
+		free, ok := c.slots.wait(work)
+		if !ok {
+			return
+		}
+		defer free()
+	}
 	release, ok := c.locks.try(uid)
 	if !ok {
 		return
 	}
 	defer release()
 	defer c.settleClaim(uid)
-	cr, _ := c.creates.get(uid)
+	cr, _ = c.creates.get(uid)
 	switch {
-	case !c.mustEnd(cr):
+	case !c.mustEnd(cr), saves != (cr.unsaved != nil): // a worker was faster; the next step sees what is left
 	case cr.unsaved != nil:
 		c.saveAgain(work, cr)
 	default:

@@ -2,6 +2,8 @@ package provision
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -280,6 +282,47 @@ func TestForSourceKnowsOutstandingCreates(t *testing.T) {
 		w.c.creates.drop(uid)
 		if w.c.ForSource("PersistentVolumeClaim/default/src") {
 			t.Error("the source of a create that has ended is still in use")
+		}
+	})
+}
+
+// During a stop no more creates are worked on at a time than before, and each of them comes to its turn.
+func TestAStopKeepsToTheCreateThreads(t *testing.T) {
+	const claims, threads = 20, 2
+	inWorld(t, func(cfg *Config) { cfg.MarkerDelay, cfg.CreateWorkers = -1, threads }, func(t *testing.T, w *world) {
+		w.driver.answers(slices.Repeat([]answer{noAnswer}, 10000)...)
+		for i := range claims {
+			w.claim(fmt.Sprint("c", i))
+		}
+		w.pass(10 * time.Second)
+		// Two calls are in flight when the stop begins.
+		w.driver.answers(slices.Repeat([]answer{{after: time.Second}}, claims)...)
+		w.pass(time.Second)
+		if took := w.term(drainTime); took > (claims/threads+1)*time.Second {
+			t.Errorf("the stop took %s, want about a second for each %d claims", took, threads)
+		}
+		if got := w.driver.mostFrom(""); got > threads {
+			t.Errorf("%d CreateVolume calls at once, want at most %d", got, threads)
+		}
+		if got := w.driver.volumeCount(); got != claims {
+			t.Errorf("%d volumes, want %d", got, claims)
+		}
+	})
+}
+
+// A PersistentVolume is saved during a stop while calls take all slots.
+func TestAStopSavesBesideLongCalls(t *testing.T) {
+	inWorld(t, func(cfg *Config) { cfg.CreateWorkers = 1 }, func(t *testing.T, w *world) {
+		w.api.failing(refuseNewPVs)
+		w.driver.answers(answer{}, endless, endless)
+		w.claim("c")
+		w.pass(102 * time.Second) // its next save is far away
+		w.claim("long")
+		w.pass(time.Second)
+		w.api.failing(nil)
+		w.term(drainTime)
+		if w.pv("pvc-uid-of-c") == nil {
+			t.Error("the PersistentVolume is not saved")
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"context"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -29,4 +30,24 @@ func (l *uidLocks) try(uid types.UID) (release func(), ok bool) {
 		defer l.mu.Unlock()
 		delete(l.held, uid)
 	}, true
+}
+
+// slots bounds how many claims are worked on at once, by the workers and by the drain together.
+type slots chan struct{}
+
+// newSlots returns n slots, at least one.
+func newSlots(n int) slots { return make(slots, max(1, n)) }
+
+// wait blocks until there is a free slot and takes it; the returned function gives it back. It returns false when ctx
+// has ended.
+func (s slots) wait(ctx context.Context) (free func(), ok bool) {
+	if ctx.Err() != nil {
+		return nil, false
+	}
+	select {
+	case s <- struct{}{}:
+		return func() { <-s }, true
+	case <-ctx.Done():
+		return nil, false
+	}
 }
