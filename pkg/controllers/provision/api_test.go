@@ -38,6 +38,7 @@ type apiServer struct {
 	behind   []change                 // what they have not shown yet
 	untold   []change                 // what no handler knows yet
 	writes   []string                 // "<verb> <resource> <name>", in order
+	deletes  int                      // how many DELETE requests there were
 	fail     func(verb, resource, name string) error
 	handlers handlers
 
@@ -80,6 +81,9 @@ func (a *apiServer) react(action clienttesting.Action) (runtime.Object, error) {
 	name := nameOf(action)
 	if verb != "get" {
 		a.writes = append(a.writes, fmt.Sprintf("%s %s %s", verb, resource, name))
+	}
+	if verb == "delete" {
+		a.deletes++
 	}
 	if a.fail != nil {
 		if err := a.fail(verb, resource, name); err != nil {

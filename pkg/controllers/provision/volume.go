@@ -185,18 +185,55 @@ func (c *Controller) notDeleted(ctx context.Context, pv *corev1.PersistentVolume
 	return loop.Again(), false
 }
 
-// removePV deletes the object and takes our finalizer off it, each once.
+// removePV deletes the object and removes our finalizer from it, each once.
 func (c *Controller) removePV(ctx context.Context, pv *corev1.PersistentVolume, state *deletion) error {
 	if !state.objectDeleted && pv.DeletionTimestamp == nil {
-		err := c.cfg.Client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pv.UID))})
-		// A conflict means that another PersistentVolume has the name: ours is gone.
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		if err := c.deletePV(ctx, pv); err != nil {
 			return fmt.Errorf("delete PersistentVolume: %w", err)
 		}
 	}
 	state.objectDeleted = true
-	if !slices.Contains(pv.Finalizers, wellknown.FinalizerPV) {
-		return nil
+	if !has(pv.Finalizers, wellknown.FinalizerPV) {
+		// Our finalizer may have been added after the cache saw pv, here or by the instance of another node. From
+		// now on nobody can: the API server takes no new finalizers on an object that is being deleted.
+		live, err := c.livePV(ctx, pv)
+		if err != nil || live == nil || !has(live.Finalizers, wellknown.FinalizerPV) {
+			return err
+		}
 	}
 	return cluster.PatchPVFinalizer(ctx, c.cfg.Client, cluster.FinalizerPatch{PV: pv.Name, UID: pv.UID, Finalizer: wellknown.FinalizerPV, Remove: true})
+}
+
+// deletePV deletes the object. It is no error when the object is gone.
+func (c *Controller) deletePV(ctx context.Context, pv *corev1.PersistentVolume) error {
+	err := c.cfg.Client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pv.UID))})
+	if apierrors.IsConflict(err) {
+		// Either the name belongs to an object with another UID now, or an admission webhook denies the request.
+		live, readErr := c.livePV(ctx, pv)
+		switch {
+		case readErr != nil:
+			return fmt.Errorf("%w; and %w", err, readErr)
+		case live == nil:
+			return nil
+		}
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// livePV reads the PersistentVolume from the API server. It returns nil when the object is gone, also when another one
+// has its name.
+func (c *Controller) livePV(ctx context.Context, pv *corev1.PersistentVolume) (*corev1.PersistentVolume, error) {
+	live, err := c.cfg.Client.CoreV1().PersistentVolumes().Get(ctx, pv.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil //nolint:nilnil // nil is how it says that the object is gone
+	case err != nil:
+		return nil, fmt.Errorf("read PersistentVolume %s: %w", pv.Name, err)
+	case live.UID != pv.UID:
+		return nil, nil //nolint:nilnil // as above
+	}
+	return live, nil
 }

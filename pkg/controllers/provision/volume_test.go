@@ -56,6 +56,7 @@ func TestWhatIsDeleted(t *testing.T) {
 		"kept":                                 {released().Policy(corev1.PersistentVolumeReclaimRetain).Obj(), 0, true, false},
 		"kept and going":                       {released().Policy(corev1.PersistentVolumeReclaimRetain).Terminating().Obj(), 0, false, false},
 		"another driver's":                     {fixture.PV("pv").ProvisionedBy("other").Phase(corev1.VolumeReleased).Obj(), 0, true, true},
+		"ours, with the CSI of another driver": {released().Driver("other").Obj(), 0, true, true},
 		"another's provisioner, our CSI":       {fixture.PV("pv").Driver(driverName).Annotation(wellknown.AnnProvisionedBy, "other").Phase(corev1.VolumeReleased).Obj(), 0, true, false},
 		"released, with another finalizer too": {released().Finalizer("other").Obj(), 1, true, false},
 	} {
