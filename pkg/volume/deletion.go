@@ -13,15 +13,18 @@ import (
 
 // Owned reports whether the PersistentVolume is ours to delete: it was provisioned by the driver, or by the
 // in-tree plugin that the driver replaces ("" for none), or nobody says who provisioned it and the driver
-// serves it.
+// serves it. One with the CSI source of another driver is never ours: its handle means nothing to this driver.
 func Owned(pv *corev1.PersistentVolume, driver, inTree string) bool {
 	ours := func(name string) bool { return name != "" && (name == driver || name == inTree) }
+	if pv.Spec.CSI != nil && !ours(pv.Spec.CSI.Driver) {
+		return false
+	}
 	by, known := pv.Annotations[wellknown.AnnProvisionedBy]
 	switch {
 	case known:
 		return ours(by) || ours(pv.Annotations[wellknown.AnnMigratedTo])
 	case pv.Spec.CSI != nil:
-		return ours(pv.Spec.CSI.Driver)
+		return true
 	}
 	return ours(pv.Annotations[wellknown.AnnMigratedTo])
 }

@@ -29,6 +29,8 @@ func TestOwned(t *testing.T) {
 		"provisioned by another, migrated to us":     {annotations: map[string]string{by: "other", to: driver}, want: true},
 		"provisioned by another, served by us":       {annotations: map[string]string{by: "other"}, csiDriver: driver},
 		"an empty provisioner is another's":          {annotations: map[string]string{by: ""}, csiDriver: driver},
+		"provisioned by us, served by another":       {annotations: map[string]string{by: driver}, csiDriver: "other"},
+		"by the plugin, migrated, served by another": {annotations: map[string]string{by: inTree, to: driver}, csiDriver: "other"},
 		"static, served by us":                       {csiDriver: driver, want: true},
 		"static, with the plugin's name as driver":   {csiDriver: inTree, want: true},
 		"static, served by another":                  {csiDriver: "other"},

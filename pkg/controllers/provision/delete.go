@@ -77,8 +77,11 @@ func (c *Controller) deletionTranslated(p deletionPlan) (deletionPlan, error) {
 		}
 		p.asCSI = asCSI
 	}
-	if p.asCSI.Spec.CSI == nil {
+	switch csi := p.asCSI.Spec.CSI; {
+	case csi == nil:
 		return p, fmt.Errorf("PersistentVolume %s has no CSI source", p.pv.Name)
+	case !c.cfg.Settings.known(csi.Driver):
+		return p, fmt.Errorf("PersistentVolume %s is translated to a volume of driver %q, and this is driver %q", p.pv.Name, csi.Driver, c.cfg.Settings.Driver)
 	}
 	return p, nil
 }

@@ -100,7 +100,7 @@ func (c *Controller) explainCall(e *VolumeExplanation) {
 func (c *Controller) tellOwner(pv *corev1.PersistentVolume) string {
 	this := c.cfg.Settings.Driver
 	switch by, known := pv.Annotations[wellknown.AnnProvisionedBy]; {
-	case known:
+	case known && !c.cfg.Settings.known(by):
 		return fmt.Sprintf("it was provisioned by %q, and this is driver %q", by, this)
 	case pv.Spec.CSI != nil:
 		return fmt.Sprintf("its driver is %q, and this is driver %q", pv.Spec.CSI.Driver, this)
