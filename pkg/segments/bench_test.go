@@ -87,7 +87,8 @@ func BenchmarkEvent(b *testing.B) {
 // BenchmarkRequireAfterJoin is what the first claim after a new node costs.
 func BenchmarkRequireAfterJoin(b *testing.B) {
 	each(b, func(b *testing.B, size, keys int) {
-		x, nodes, _ := filled(b, size, keys)
+		x, nodes, csiNodes := filled(b, size, keys)
+		csiNodes.apply(csiNode("joins", []string{"zone", "zone host"}[keys-1]))
 		b.ReportAllocs()
 		for b.Loop() {
 			nodes.apply(node("joins", "zone=z9,host=joins"))

@@ -200,6 +200,7 @@ func TestRequirementsAreShared(t *testing.T) {
 		t.Error("nothing came or went, but the terms were made anew")
 	}
 	nodes.apply(node("n4", "zone=z4"))
+	csiNodes.apply(csiNode("n4", "zone"))
 	third := require(topology.Request{ClaimName: "b", Immediate: true})
 	if len(third) != 4 || !slices.Equal(first, third[:3]) {
 		t.Errorf("one zone came: %d terms, the old ones kept: %v", len(third), slices.Equal(first, third[:min(3, len(third))]))

@@ -33,11 +33,7 @@ func (x *Index) facts(r topology.Request) (topology.Facts, error) {
 		}
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		usual := x.table.usual()
-		if usual == nil {
-			return topology.Facts{}, x.syncedLocked()
-		}
-		return x.withTerms(topology.Facts{Keys: usual.keys})
+		return x.withTerms(topology.Facts{Keys: x.table.registeredKeys()}, x.table.allTerms)
 	}
 	m, err := x.member(r.SelectedNode)
 	if err != nil {
@@ -56,11 +52,11 @@ func (x *Index) facts(r topology.Request) (topology.Facts, error) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.withTerms(facts)
+	return x.withTerms(facts, func() *topology.Terms { return x.table.termsOf(facts.Keys) })
 }
 
-// withTerms adds the terms of facts.Keys. mu is held.
-func (x *Index) withTerms(facts topology.Facts) (topology.Facts, error) {
+// withTerms adds the terms, for which the labels of facts.Keys are needed. mu is held.
+func (x *Index) withTerms(facts topology.Facts, terms func() *topology.Terms) (topology.Facts, error) {
 	if err := x.syncedLocked(); err != nil {
 		return facts, err
 	}
@@ -69,7 +65,7 @@ func (x *Index) withTerms(facts topology.Facts) (topology.Facts, error) {
 			return facts, fmt.Errorf("the labels of the nodes for the topology keys [%s] are being read", strings.Join(facts.Keys, " "))
 		}
 	}
-	facts.Terms = x.table.termsOf(facts.Keys)
+	facts.Terms = terms()
 	return facts, nil
 }
 

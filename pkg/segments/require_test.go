@@ -44,12 +44,12 @@ func TestSelectedNodeNotInTheCaches(t *testing.T) {
 		"neither":                             {r: topology.Request{SelectedNode: "no"}, wantGone: true},
 		"no CSINode":                          {r: topology.Request{SelectedNode: "n3"}, wantGone: true},
 		"no Node":                             {r: topology.Request{SelectedNode: "n4"}, wantGone: true},
-		"a hint":                              {r: topology.Request{SelectedNode: "no", Hint: pairs("zone=x,rack=r")}, want: "{zone=x} {zone=a} {zone=b} {zone=c}"},
+		"a hint":                              {r: topology.Request{SelectedNode: "no", Hint: pairs("zone=x,rack=r")}, want: "{zone=x} {zone=a} {zone=b}"},
 		"a hint, strict":                      {r: topology.Request{SelectedNode: "no", Strict: true, Hint: pairs("zone=x,rack=r")}, want: "{zone=x}"},
 		"a hint for a Node that is gone":      {r: topology.Request{SelectedNode: "n4", Strict: true, Hint: pairs("zone=x")}, want: "{zone=x}"},
 		"a hint of none of the driver's keys": {r: topology.Request{SelectedNode: "n4", Strict: true, Hint: pairs("rack=x")}, wantGone: true},
 		"a hint is not needed":                {r: topology.Request{SelectedNode: "n1", Strict: true, Hint: pairs("zone=x")}, want: "{zone=a}"},
-		"only late":                           {r: topology.Request{SelectedNode: "late"}, want: "{zone=d} {zone=a} {zone=b} {zone=c}"},
+		"only late":                           {r: topology.Request{SelectedNode: "late"}, want: "{zone=d} {zone=a} {zone=b}"},
 		"only late, strict":                   {r: topology.Request{SelectedNode: "late", Strict: true}, want: "{zone=d}"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -124,6 +124,22 @@ func TestRequireWhileLabelsAreRead(t *testing.T) {
 	x.nodeStore(x.widen()).replace([]any{node("n1", "zone=a,rack=r")})
 	if got, err := x.Require(topology.Request{ClaimName: "c", Immediate: true}); err != nil || len(got.GetRequisite()) != 1 {
 		t.Errorf("requirement %v, %v", got, err)
+	}
+}
+
+// A claim without a selected node needs the labels for the keys of every node, one with a selected node just those for
+// its keys.
+func TestRequireWhileLabelsOfOtherNodesAreRead(t *testing.T) {
+	t.Parallel()
+	x, nodes, csiNodes := fed(t, "zone")
+	nodes.replace([]any{node("n1", "zone=a"), node("n2", "zone=b,rack=r")})
+	csiNodes.replace([]any{csiNode("n1", "zone"), csiNode("n2", "zone rack")})
+	if _, err := x.Require(topology.Request{ClaimName: "c", Immediate: true}); err == nil || !strings.Contains(err.Error(), "being read") {
+		t.Errorf("no selected node: error %v, want one that says that labels are being read", err)
+	}
+	got, err := x.Require(topology.Request{SelectedNode: "n1"})
+	if err != nil || requisite(got) != "{zone=a} {zone=b}" {
+		t.Errorf("a selected node: requisite %s, %v", requisite(got), err)
 	}
 }
 

@@ -8,12 +8,11 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/topology"
 )
 
-// table is what is known of all nodes. An event costs a few map operations for each set of topology keys in use,
-// which is nearly always one. It is not safe for concurrent use.
+// table is what is known of all nodes. An event costs a few map operations for each set of topology keys in use
+// that is part of the node's own, which is nearly always just that one. It is not safe for concurrent use.
 //
-//	CSINode ──▶ record.set ──▶ keySet.registered      which keys a claim without a node uses
-//	Node ─────▶ record.labels ──▶ keySet.terms        what requirements list, whether the driver runs there or not
-//	both ─────▶ its segment ──▶ segments            what storage capacity is published for
+//	CSINode ─┬─▶ keySet.terms, of each set in use that the CSINode's keys contain: for claims with a selected node
+//	Node ────┴─▶ segments, of exactly the CSINode's keys: for claims without one, and for storage capacity
 type table struct {
 	// nodes holds each name that a Node or a CSINode has.
 	nodes map[string]record
@@ -21,8 +20,8 @@ type table struct {
 	sets map[string]*keySet
 	// keys counts in how many sets in use a key is.
 	keys map[string]int
-	// segments counts the nodes of each segment.
-	segments map[topology.Segment]int
+	// segments are those of all nodes.
+	segments terms
 	// changed holds the segments that came (true) or went (false) since takeChanges.
 	changed map[topology.Segment]bool
 }
@@ -42,13 +41,10 @@ type keySet struct {
 	keys []string
 	// registered counts the CSINodes with exactly these keys.
 	registered int
-	// terms counts the Nodes that have all the keys as labels, by their values.
-	terms map[topology.Segment]int
-	// list is the sorted form of terms as of its last use; came holds terms that may be missing there, and stale is
-	// set when it may hold one that went.
-	list  *topology.Terms
-	came  map[topology.Segment]bool
-	stale bool
+	// parts are the sets in use that are subsets of this one, itself among them.
+	parts []*keySet
+	// terms are those of the nodes on which the driver registered all of keys, and which have them as labels.
+	terms terms
 }
 
 func newTable() *table {
@@ -56,7 +52,7 @@ func newTable() *table {
 		nodes:    map[string]record{},
 		sets:     map[string]*keySet{},
 		keys:     map[string]int{},
-		segments: map[topology.Segment]int{},
+		segments: newTerms(),
 		changed:  map[topology.Segment]bool{},
 	}
 }
@@ -66,9 +62,6 @@ func (t *table) setNode(name string, exists bool, labels topology.Segment) {
 	before := t.nodes[name]
 	after := before
 	after.exists, after.labels = exists, labels
-	for _, s := range t.sets {
-		s.move(before, after)
-	}
 	t.put(name, before, after)
 }
 
@@ -82,17 +75,28 @@ func (t *table) setCSINode(name string, exists, registered bool, keys []string) 
 	if after.registered && len(keys) > 0 {
 		after.set = t.use(keys)
 	}
-	t.release(before.set)
 	t.put(name, before, after)
+	t.release(before.set)
 }
 
-// put replaces a node and counts its segment.
+// put replaces a node and counts its terms.
 func (t *table) put(name string, before, after record) {
-	if old, ok := before.member().Segment(); ok {
-		t.count(old, -1)
+	for _, s := range before.parts() {
+		s.move(before, after)
 	}
-	if now, ok := after.member().Segment(); ok {
-		t.count(now, +1)
+	for _, s := range after.parts() {
+		if !before.in(s) {
+			s.move(before, after)
+		}
+	}
+	was, had := before.member().Segment()
+	is, has := after.member().Segment()
+	gone, came := t.segments.move(was, had, is, has)
+	if gone {
+		t.note(was, false)
+	}
+	if came {
+		t.note(is, true)
 	}
 	if after == (record{}) {
 		delete(t.nodes, name)
@@ -101,23 +105,13 @@ func (t *table) put(name string, before, after record) {
 	t.nodes[name] = after
 }
 
-func (t *table) count(s topology.Segment, by int) {
-	before := t.segments[s]
-	after := before + by
-	if after == 0 {
-		delete(t.segments, s)
-	} else {
-		t.segments[s] = after
-	}
-	if (before == 0) == (after == 0) {
-		return
-	}
-	// What came and went since the last look is no change.
+// note remembers that a segment came or went. What came and went since takeChanges is no change.
+func (t *table) note(s topology.Segment, came bool) {
 	if _, ok := t.changed[s]; ok {
 		delete(t.changed, s)
 		return
 	}
-	t.changed[s] = after > 0
+	t.changed[s] = came
 }
 
 // use returns the set of keys with one more CSINode in it, made when it is new.
@@ -125,16 +119,34 @@ func (t *table) use(keys []string) *keySet {
 	id := strings.Join(keys, "\x00")
 	s, ok := t.sets[id]
 	if !ok {
-		s = &keySet{id: id, keys: keys, terms: map[topology.Segment]int{}, came: map[topology.Segment]bool{}}
-		for _, n := range t.nodes {
-			s.move(record{}, n)
-		}
+		s = t.newSet(id, keys)
 		t.sets[id] = s
 		for _, key := range keys {
 			t.keys[key]++
 		}
 	}
 	s.registered++
+	return s
+}
+
+// newSet returns a set of keys with its terms. It costs a walk over the nodes when a set in use contains the keys.
+func (t *table) newSet(id string, keys []string) *keySet {
+	s := &keySet{id: id, keys: keys, terms: newTerms()}
+	s.parts = []*keySet{s}
+	isPart := false
+	for _, other := range t.sets {
+		if other.contains(keys) {
+			other.parts = append(other.parts, s)
+			isPart = true
+		} else if s.contains(other.keys) {
+			s.parts = append(s.parts, other)
+		}
+	}
+	if isPart {
+		for _, n := range t.nodes {
+			s.move(record{}, n)
+		}
+	}
 	return s
 }
 
@@ -147,6 +159,9 @@ func (t *table) release(s *keySet) {
 		return
 	}
 	delete(t.sets, s.id)
+	for _, other := range t.sets {
+		other.parts = slices.DeleteFunc(other.parts, func(part *keySet) bool { return part == s })
+	}
 	for _, key := range s.keys {
 		if t.keys[key]--; t.keys[key] == 0 {
 			delete(t.keys, key)
@@ -171,33 +186,39 @@ func (t *table) takeChanges() (added, removed []topology.Segment) {
 
 // list returns the segments, sorted, in a new slice.
 func (t *table) list() []topology.Segment {
-	return slices.SortedFunc(maps.Keys(t.segments), topology.Compare)
+	return slices.SortedFunc(maps.Keys(t.segments.counts), topology.Compare)
 }
 
-// usual returns the set that most CSINodes registered: of several, the one with the fewest keys, and of these
-// the first by name. Nil when there is none.
-func (t *table) usual() *keySet {
-	var usual *keySet
-	for _, s := range t.sets {
-		if usual == nil || s.registered > usual.registered || s.registered == usual.registered && s.before(usual) {
-			usual = s
+// registeredKeys returns the keys that the driver registered on any node, sorted, in a new slice.
+func (t *table) registeredKeys() []string { return slices.Sorted(maps.Keys(t.keys)) }
+
+// allTerms returns a term for each node that has the labels for its own keys.
+func (t *table) allTerms() *topology.Terms {
+	if len(t.sets) == 1 {
+		// Claims with and without a selected node then share one list.
+		for _, s := range t.sets {
+			return s.terms.current()
 		}
 	}
-	return usual
+	return t.segments.current()
 }
 
-// termsOf returns the terms for any keys, also for those of no set in use, which costs a walk over the nodes.
+// termsOf returns the terms of the nodes on which the driver registered all of keys. For keys that are no set in use
+// it costs a walk over the nodes.
 func (t *table) termsOf(keys []string) *topology.Terms {
 	if s, ok := t.sets[strings.Join(keys, "\x00")]; ok {
-		return s.current()
+		return s.terms.current()
 	}
-	var terms []topology.Segment
+	var list []topology.Segment
 	for _, n := range t.nodes {
-		if s, ok := n.labels.Project(keys); ok && n.exists {
-			terms = append(terms, s)
+		if n.set == nil || !n.set.contains(keys) {
+			continue
+		}
+		if term, ok := n.labels.Project(keys); ok {
+			list = append(list, term)
 		}
 	}
-	return topology.NewTerms(terms)
+	return topology.NewTerms(list)
 }
 
 // member returns what the pure room wants to know of a node.
@@ -209,46 +230,33 @@ func (n record) member() topology.Member {
 	return m
 }
 
-func (s *keySet) before(other *keySet) bool {
-	if len(s.keys) != len(other.keys) {
-		return len(s.keys) < len(other.keys)
+// parts returns the sets in use whose terms the node may add to.
+func (n record) parts() []*keySet {
+	if n.set == nil {
+		return nil
 	}
-	return slices.Compare(s.keys, other.keys) < 0
+	return n.set.parts
 }
 
-// move counts a node that was so and is now like this.
+// in reports whether the driver registered all keys of a set in use on the node.
+func (n record) in(s *keySet) bool { return slices.Contains(n.parts(), s) }
+
+// term returns the term that the node adds to a set in use.
+func (n record) term(s *keySet) (topology.Segment, bool) {
+	if !n.in(s) {
+		return topology.Segment{}, false
+	}
+	return n.labels.Project(s.keys)
+}
+
+// contains reports whether all of keys are in the set.
+func (s *keySet) contains(keys []string) bool {
+	return !slices.ContainsFunc(keys, func(key string) bool { return !slices.Contains(s.keys, key) })
+}
+
+// move counts the term of a node that was so and is now like this.
 func (s *keySet) move(before, after record) {
-	was, wasIn := before.labels.Project(s.keys)
-	is, isIn := after.labels.Project(s.keys)
-	wasIn, isIn = wasIn && before.exists, isIn && after.exists
-	if wasIn && isIn && was == is {
-		return
-	}
-	if wasIn {
-		if s.terms[was]--; s.terms[was] == 0 {
-			delete(s.terms, was)
-			delete(s.came, was)
-			s.stale = true
-		}
-	}
-	if isIn {
-		if s.terms[is]++; s.terms[is] == 1 {
-			s.came[is] = true
-		}
-	}
-}
-
-// current returns the terms as an immutable list: the same one as long as none came or went.
-func (s *keySet) current() *topology.Terms {
-	if s.list != nil && !s.stale && len(s.came) == 0 {
-		return s.list
-	}
-	var gone func(topology.Segment) bool
-	if s.stale {
-		gone = func(term topology.Segment) bool { return s.terms[term] == 0 }
-	}
-	s.list = s.list.Update(gone, slices.Collect(maps.Keys(s.came)))
-	clear(s.came)
-	s.stale = false
-	return s.list
+	was, had := before.term(s)
+	is, has := after.term(s)
+	s.terms.move(was, had, is, has)
 }

@@ -104,31 +104,24 @@ func compareWithTwin(t *testing.T, x *Index, twin map[string]*topology.Member, n
 	}
 }
 
+// naiveFacts collects the terms in a walk over all nodes.
 func naiveFacts(r topology.Request, twin map[string]*topology.Member) topology.Facts {
 	var f topology.Facts
 	if r.SelectedNode != "" {
 		f.Keys = twin[r.SelectedNode].Keys
 		f.Node, _ = twin[r.SelectedNode].Segment()
-	} else {
-		counts := map[string]int{}
-		best := ""
-		for _, m := range twin {
-			if len(m.Keys) == 0 {
-				continue
-			}
-			counts[strings.Join(m.Keys, " ")]++
-		}
-		for id, n := range counts {
-			if best == "" || n > counts[best] || n == counts[best] &&
-				(len(strings.Fields(id)) < len(strings.Fields(best)) || len(strings.Fields(id)) == len(strings.Fields(best)) && id < best) {
-				best = id
-			}
-		}
-		f.Keys = strings.Fields(best)
 	}
 	var terms []topology.Segment
 	for _, m := range twin {
-		if s, ok := m.Labels.Project(f.Keys); ok && m.NodeExists && len(f.Keys) > 0 {
+		keys := m.Keys
+		if r.SelectedNode != "" {
+			keys = f.Keys
+		}
+		registered := len(keys) > 0
+		for _, key := range keys {
+			registered = registered && slices.Contains(m.Keys, key)
+		}
+		if s, ok := m.Labels.Project(keys); ok && registered {
 			terms = append(terms, s)
 		}
 	}

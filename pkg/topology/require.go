@@ -54,9 +54,12 @@ func (r Request) NeedsTerms() bool {
 type Facts struct {
 	// Node is the segment of the selected node. Without a selected node it is not looked at.
 	Node Segment
-	// Keys are the topology keys that Terms were collected for; for messages.
+	// Keys are the topology keys that the driver registered on the selected node, or without one those that it
+	// registered on any node, sorted; for messages. Nil: none.
 	Keys []string
-	// Terms are the segments of all nodes that have all the keys. Only looked at when Request.NeedsTerms.
+	// Terms are, for a selected node, the segments of Keys of all nodes on which the driver registered all of
+	// Keys; without one, the segments of all nodes, each of the keys that the driver registered there. Only
+	// looked at when Request.NeedsTerms.
 	Terms *Terms
 }
 
@@ -111,7 +114,7 @@ func requisite(r Request, f Facts) (*Terms, error) {
 		terms = terms.with(f.Node)
 	}
 	if terms.Len() == 0 {
-		return nil, fmt.Errorf("no available topology found: no node has the driver's topology keys [%s]", strings.Join(f.Keys, " "))
+		return nil, noTerms(f.Keys)
 	}
 	if len(r.AllowedTopologies) == 0 {
 		return terms, nil
@@ -122,6 +125,15 @@ func requisite(r Request, f Facts) (*Terms, error) {
 			describe(r.AllowedTopologies), terms.describe())
 	}
 	return allowed, nil
+}
+
+// noTerms returns the error for a cluster in which no node contributes a term.
+func noTerms(keys []string) error {
+	if len(keys) == 0 {
+		return errors.New("no available topology found: the driver has registered no topology key on any node")
+	}
+	return fmt.Errorf("no available topology found: the driver's topology keys [%s] are not found as labels on any node where it registered them",
+		strings.Join(keys, " "))
 }
 
 // maxListed bounds the lists in messages, which become events.

@@ -72,6 +72,8 @@ func TestRequireWorkedExamples(t *testing.T) {
 	missing[2].labels = map[string]string{"arch": "amd64"}
 	mixed := clusterB()
 	mixed[0].keys = []string{"zone"}
+	unregistered := clusterA()
+	unregistered[2].keys = nil
 	nowhere := cluster()
 	disk := []naiveNode{{name: "n1", labels: map[string]string{"disk": "ssd", "rack": "r1", "zone": "z1"}, keys: []string{"zone", "disk", "rack"}}}
 	for name, tc := range map[string]struct {
@@ -130,7 +132,10 @@ func TestRequireWorkedExamples(t *testing.T) {
 		"a label is missing on the selected node":        {missing, Request{SelectedNode: "n3"}, "error: zone", ""},
 		"a label is missing on another node":             {missing, Request{SelectedNode: "n1"}, "zone=a zone=b", "zone=a zone=b"},
 		"other nodes have more keys":                     {mixed, Request{SelectedNode: "n1"}, "zone=a zone=b zone=c", "zone=a zone=b zone=c"},
-		"most nodes have both keys":                      {mixed, Request{ClaimName: "data-web-0", Immediate: true}, list, "host=h2,zone=b host=h3,zone=c host=h4,zone=b host=h1,zone=a"},
+		"a node has more keys than others":               {mixed, Request{ClaimName: "data-web-0", Immediate: true}, "zone=a host=h2,zone=b host=h3,zone=c host=h4,zone=b", "host=h2,zone=b host=h3,zone=c host=h4,zone=b zone=a"},
+		"others have fewer keys":                         {mixed, Request{SelectedNode: "n3"}, "host=h2,zone=b host=h3,zone=c host=h4,zone=b", "host=h3,zone=c host=h4,zone=b host=h2,zone=b"},
+		"not registered on a node":                       {unregistered, Request{ClaimName: "data-web-0", Immediate: true}, "zone=a zone=b", "zone=b zone=a"},
+		"not registered on another node":                 {unregistered, Request{SelectedNode: "n4"}, "zone=a zone=b", "zone=b zone=a"},
 		"allowed stands for nothing":                     {clusterA(), Request{ClaimName: "c", AllowedTopologies: allow(""), Immediate: true}, "none", ""},
 		"allowed stands for nothing, selected":           {clusterA(), Request{SelectedNode: "n1", AllowedTopologies: allow("")}, "none", ""},
 		"allowed stands for nothing, keep":               {clusterA(), Request{SelectedNode: "n1", AllowedTopologies: allow(""), KeepNodeTopology: true}, "none", ""},

@@ -89,37 +89,40 @@ func naiveExpand(allowed []corev1.TopologySelectorTerm) []map[string]string {
 	return naiveCanonical(out)
 }
 
-func naiveKeySet(nodes []naiveNode) []string {
-	counts := map[string]int{}
-	sets := map[string][]string{}
-	for _, n := range nodes {
-		if len(n.keys) > 0 {
-			keys := slices.Compact(slices.Sorted(slices.Values(n.keys)))
-			counts[strings.Join(keys, " ")]++
-			sets[strings.Join(keys, " ")] = keys
+// naiveKeys returns the keys that are registered on a node, sorted and without duplicates.
+func naiveKeys(n naiveNode) []string { return slices.Compact(slices.Sorted(slices.Values(n.keys))) }
+
+// naiveTerm returns the labels of a node for these keys, nil when one is missing or there are no keys.
+func naiveTerm(n naiveNode, keys []string) map[string]string {
+	term := map[string]string{}
+	for _, k := range keys {
+		v, ok := n.labels[k]
+		if !ok {
+			return nil
 		}
+		term[k] = v
 	}
-	best := ""
-	for id := range counts {
-		better := counts[id] > counts[best] ||
-			counts[id] == counts[best] && (len(sets[id]) < len(sets[best]) || len(sets[id]) == len(sets[best]) && slices.Compare(sets[id], sets[best]) < 0)
-		if best == "" || better {
-			best = id
-		}
+	if len(term) == 0 {
+		return nil
 	}
-	return sets[best]
+	return term
 }
 
+// naiveAggregate returns the terms of the nodes on which the driver registered all of keys. Nil keys stand for
+// those that are registered on each node.
 func naiveAggregate(nodes []naiveNode, keys []string) []map[string]string {
 	var out []map[string]string
 	for _, n := range nodes {
-		term := map[string]string{}
-		for _, k := range keys {
-			if v, ok := n.labels[k]; ok {
-				term[k] = v
-			}
+		own := naiveKeys(n)
+		counts := keys
+		if keys == nil {
+			counts = own
 		}
-		if len(keys) > 0 && len(term) == len(keys) {
+		registered := true
+		for _, k := range counts {
+			registered = registered && slices.Contains(own, k)
+		}
+		if term := naiveTerm(n, counts); registered && term != nil {
 			out = append(out, term)
 		}
 	}
@@ -135,12 +138,10 @@ func naiveRequire(r Request, nodes []naiveNode) (requisite, preferred []map[stri
 		if i < 0 {
 			return nil, nil, ErrNodeGone
 		}
-		keys = slices.Compact(slices.Sorted(slices.Values(nodes[i].keys)))
-		own := naiveAggregate(nodes[i:i+1], keys)
-		if len(own) != 1 {
+		keys = naiveKeys(nodes[i])
+		if selected = naiveTerm(nodes[i], keys); selected == nil {
 			return nil, nil, errors.New("no key or no label")
 		}
-		selected = own[0]
 	}
 	allowed := naiveExpand(r.AllowedTopologies)
 	admitted := func(t map[string]string) bool {
@@ -159,9 +160,6 @@ func naiveRequire(r Request, nodes []naiveNode) (requisite, preferred []map[stri
 	case selected == nil && len(r.AllowedTopologies) == 0 && !r.Immediate:
 		return nil, nil, nil
 	default:
-		if selected == nil {
-			keys = naiveKeySet(nodes)
-		}
 		requisite = naiveAggregate(nodes, keys)
 		if len(r.AllowedTopologies) > 0 {
 			requisite = slices.DeleteFunc(requisite, func(t map[string]string) bool { return !admitted(t) })
@@ -211,7 +209,10 @@ func naiveSpread(name string, n int) int {
 // naiveFacts gathers Facts the long way, as segments.Index does the short way.
 func naiveFacts(r Request, nodes []naiveNode) (Facts, error) {
 	var f Facts
-	f.Keys = naiveKeySet(nodes)
+	var keys []string
+	for _, n := range nodes {
+		f.Keys = KeySet(append(f.Keys, n.keys...))
+	}
 	if r.SelectedNode != "" {
 		var m Member
 		for _, n := range nodes {
@@ -223,10 +224,10 @@ func naiveFacts(r Request, nodes []naiveNode) (Facts, error) {
 		if f.Node, err = m.Select(r.SelectedNode); err != nil {
 			return f, err
 		}
-		f.Keys = m.Keys
+		f.Keys, keys = m.Keys, m.Keys
 	}
 	var list []Segment
-	for _, t := range naiveAggregate(nodes, f.Keys) {
+	for _, t := range naiveAggregate(nodes, keys) {
 		list = append(list, SegmentOf(t))
 	}
 	f.Terms = NewTerms(list)
