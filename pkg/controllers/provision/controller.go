@@ -57,7 +57,7 @@ func New(cfg Config) (*Controller, error) {
 	}
 	c := &Controller{cfg: cfg, creates: newCreates(), slots: newSlots(cfg.CreateWorkers), releases: &releases{due: map[types.NamespacedName]types.UID{}}}
 	var err error
-	if c.metrics, err = newMetrics(cfg.Registerer, c.countOutstanding, func(class string) bool { return cfg.Cache.Class(class) != nil }); err != nil {
+	if c.metrics, err = newMetrics(cfg.Registerer, c.countOutstanding, cfg.Cache); err != nil {
 		return nil, fmt.Errorf("provision: register metrics: %w", err)
 	}
 	c.markers = newMarkers(cfg.MarkerClient, cfg.MarkerDelay, func(reason string) { c.metrics.markersRefused.WithLabelValues(reason).Inc() })
@@ -146,6 +146,7 @@ func (c *Controller) onClaim(old, now *corev1.PersistentVolumeClaim) {
 	c.wakeRelease(old, now)
 	if now == nil {
 		c.claims.Forget(old.UID)
+		c.metrics.claims.forget(old.UID)
 		if c.cfg.Node != nil {
 			c.cfg.Node.Race.Forget(old.UID)
 		}
@@ -190,8 +191,9 @@ func (c *Controller) onPV(old, now *corev1.PersistentVolume) {
 }
 
 // onClass wakes the claims that wait for a change of their class.
-func (c *Controller) onClass(_, now *storagev1.StorageClass) {
+func (c *Controller) onClass(old, now *storagev1.StorageClass) {
 	if now == nil {
+		c.metrics.forgetClass(old.Name)
 		return
 	}
 	for _, uid := range c.creates.where(func(cr create) bool {

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 	libmetrics "sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller/metrics"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
@@ -16,9 +17,9 @@ import (
 // metrics are the library's families, and our own for what the library never told.
 type metrics struct {
 	libmetrics.Metrics
-	// known says whether there is a class of that name: the label class of our own families has no other values, for a
-	// claim may name anything.
-	known          func(class string) bool
+	// claims bounds the labels of the families of claims, volumes those of the families of deletions.
+	claims, volumes *series
+
 	saveFailed     prometheus.Counter
 	markersRefused *prometheus.CounterVec
 	endToEnd       *prometheus.HistogramVec
@@ -30,9 +31,8 @@ type metrics struct {
 // seconds.
 var endToEndBuckets = []float64{1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400}
 
-func newMetrics(registerer prometheus.Registerer, unanswered func() float64, known func(class string) bool) (*metrics, error) {
+func newMetrics(registerer prometheus.Registerer, unanswered func() float64, objects Cache) (*metrics, error) {
 	m := &metrics{
-		known:   known,
 		Metrics: libmetrics.New("controller"),
 		saveFailed: prometheus.NewCounter(prometheus.CounterOpts{
 			Subsystem: "controller", Name: "persistentvolume_save_failed_total",
@@ -57,6 +57,7 @@ func newMetrics(registerer prometheus.Registerer, unanswered func() float64, kno
 			Help: "Looks at a claim that names us and for which nothing is to be done here, by why. No failures.",
 		}, []string{"class", "reason"}),
 	}
+	m.boundLabels(objects)
 	if registerer == nil {
 		return m, nil
 	}
@@ -76,52 +77,92 @@ func newMetrics(registerer prometheus.Registerer, unanswered func() float64, kno
 	return m, nil
 }
 
-// labels returns the values of class and source of the library's families: the fields as they are, annotations do not
-// count.
-func labels(claim *corev1.PersistentVolumeClaim) (class, kind string) {
+// family is a metric with labels.
+type family interface {
+	DeleteLabelValues(values ...string) bool
+	DeletePartialMatch(labels prometheus.Labels) int
+}
+
+// boundLabels makes what bounds the labels that users choose.
+func (m *metrics) boundLabels(objects Cache) {
+	exists := func(class string) bool { return objects.Class(class) != nil }
+	dropClass := func(families ...family) func(string) {
+		return func(class string) {
+			for _, f := range families {
+				f.DeletePartialMatch(prometheus.Labels{"class": class})
+			}
+		}
+	}
+	pairs := []family{
+		m.PersistentVolumeClaimProvisionTotal, m.PersistentVolumeClaimProvisionFailedTotal, m.PersistentVolumeClaimProvisionDurationSeconds,
+	}
+	m.claims = &series{
+		exists: exists, alive: func(uid types.UID) bool { return objects.ClaimByUID(uid) != nil },
+		drop: func(pair labelPair) {
+			for _, f := range pairs {
+				f.DeleteLabelValues(pair.class, pair.source)
+			}
+		},
+		dropClass: dropClass(append(pairs, m.endToEnd, m.attemptsFailed, m.claimsIgnored)...),
+		pairs:     map[labelPair]map[types.UID]struct{}{},
+	}
+	// A PersistentVolume is gone when its deletion is counted, and its class may have been for long: such a class is kept
+	// until the process ends. Only an administrator makes classes.
+	m.volumes = &series{
+		exists: exists, alive: func(types.UID) bool { return true }, drop: func(labelPair) {},
+		dropClass: dropClass(m.PersistentVolumeDeleteTotal, m.PersistentVolumeDeleteFailedTotal, m.PersistentVolumeDeleteDurationSeconds),
+		pairs:     map[labelPair]map[types.UID]struct{}{},
+	}
+}
+
+// forgetClass drops what was counted of a class that is gone.
+func (m *metrics) forgetClass(class string) {
+	m.claims.forgetClass(class)
+	m.volumes.forgetClass(class)
+}
+
+// labelsOf returns class and source of the library's families: the fields as they are, annotations do not count.
+func labelsOf(claim *corev1.PersistentVolumeClaim) labelPair {
+	var pair labelPair
 	if claim.Spec.StorageClassName != nil {
-		class = *claim.Spec.StorageClassName
+		pair.class = *claim.Spec.StorageClassName
 	}
 	if claim.Spec.DataSource != nil {
-		kind = claim.Spec.DataSource.Kind
+		pair.source = claim.Spec.DataSource.Kind
 	}
-	return class, kind
+	return pair
 }
 
 func (m *metrics) provisioned(claim *corev1.PersistentVolumeClaim, took time.Duration) {
-	class, kind := labels(claim)
-	m.PersistentVolumeClaimProvisionTotal.WithLabelValues(class, kind).Inc()
-	m.PersistentVolumeClaimProvisionDurationSeconds.WithLabelValues(class, kind).Observe(took.Seconds())
+	m.claims.count(claim.UID, labelsOf(claim), func(pair labelPair) {
+		m.PersistentVolumeClaimProvisionTotal.WithLabelValues(pair.class, pair.source).Inc()
+		m.PersistentVolumeClaimProvisionDurationSeconds.WithLabelValues(pair.class, pair.source).Observe(took.Seconds())
+	})
 }
 
 func (m *metrics) notProvisioned(claim *corev1.PersistentVolumeClaim) {
-	class, kind := labels(claim)
-	m.PersistentVolumeClaimProvisionFailedTotal.WithLabelValues(class, kind).Inc()
+	m.claims.count(claim.UID, labelsOf(claim), func(pair labelPair) {
+		m.PersistentVolumeClaimProvisionFailedTotal.WithLabelValues(pair.class, pair.source).Inc()
+	})
 }
 
 // failed counts an attempt that failed. notProvisioned counts by the original's rule, which is another.
 func (m *metrics) failed(claim *corev1.PersistentVolumeClaim, why reason) {
-	m.attemptsFailed.WithLabelValues(m.class(claim), string(why)).Inc()
+	m.claims.countClass(volume.ClassName(claim), func(class string) { m.attemptsFailed.WithLabelValues(class, string(why)).Inc() })
 }
 
 // ignored counts a claim that was looked at and left alone.
 func (m *metrics) ignored(claim *corev1.PersistentVolumeClaim, why unserved) {
-	m.claimsIgnored.WithLabelValues(m.class(claim), string(why)).Inc()
-}
-
-// class returns the name of the claim's class, "" when there is none of that name.
-func (m *metrics) class(claim *corev1.PersistentVolumeClaim) string {
-	if name := volume.ClassName(claim); m.known(name) {
-		return name
-	}
-	return ""
+	m.claims.countClass(volume.ClassName(claim), func(class string) { m.claimsIgnored.WithLabelValues(class, string(why)).Inc() })
 }
 
 // served counts a claim whose PersistentVolume has just been saved.
 func (m *metrics) served(claim *corev1.PersistentVolumeClaim, plan *Plan) {
 	// The clock of the API server may be ahead of ours.
 	took := max(0, time.Since(waitingSince(claim, plan.Class)))
-	m.endToEnd.WithLabelValues(plan.Class.Name, sourceLabels[plan.Source.Kind]).Observe(took.Seconds())
+	m.claims.countClass(plan.Class.Name, func(class string) {
+		m.endToEnd.WithLabelValues(class, sourceLabels[plan.Source.Kind]).Observe(took.Seconds())
+	})
 }
 
 var sourceLabels = map[source.Kind]string{source.None: "none", source.Snapshot: "snapshot", source.Claim: "clone"}
@@ -138,10 +179,17 @@ func waitingSince(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageC
 }
 
 func (m *metrics) deleted(pv *corev1.PersistentVolume, took time.Duration) {
-	m.PersistentVolumeDeleteTotal.WithLabelValues(pv.Spec.StorageClassName).Inc()
-	m.PersistentVolumeDeleteDurationSeconds.WithLabelValues(pv.Spec.StorageClassName).Observe(took.Seconds())
+	m.countVolume(pv, func(class string) {
+		m.PersistentVolumeDeleteTotal.WithLabelValues(class).Inc()
+		m.PersistentVolumeDeleteDurationSeconds.WithLabelValues(class).Observe(took.Seconds())
+	})
 }
 
 func (m *metrics) notDeleted(pv *corev1.PersistentVolume) {
-	m.PersistentVolumeDeleteFailedTotal.WithLabelValues(pv.Spec.StorageClassName).Inc()
+	m.countVolume(pv, func(class string) { m.PersistentVolumeDeleteFailedTotal.WithLabelValues(class).Inc() })
+}
+
+func (m *metrics) countVolume(pv *corev1.PersistentVolume, inc func(class string)) {
+	const all = "" // no pair is forgotten with one PersistentVolume, so none needs to be told from the others
+	m.volumes.count(all, labelPair{class: pv.Spec.StorageClassName}, func(pair labelPair) { inc(pair.class) })
 }
