@@ -22,6 +22,9 @@ type FinalizerPatch struct {
 	Finalizer string
 	// Remove takes it off; false puts it on.
 	Remove bool
+	// ResourceVersion is the version that the change was decided for; any other is left alone, with a Conflict. "" means
+	// any.
+	ResourceVersion string
 }
 
 // PatchPVFinalizer applies p by one PATCH that carries nothing else, so it cannot undo another writer's change. A
@@ -32,11 +35,15 @@ func PatchPVFinalizer(ctx context.Context, client kubernetes.Interface, p Finali
 		return err
 	}
 	volumes := client.CoreV1().PersistentVolumes()
-	err = retry.OnError(conflictBackoff, func(err error) bool { return apierrors.IsConflict(err) && ctx.Err() == nil }, func() error {
+	repeat := func(err error) bool { return apierrors.IsConflict(err) && p.ResourceVersion == "" && ctx.Err() == nil }
+	err = retry.OnError(conflictBackoff, repeat, func() error {
 		_, err := volumes.Patch(ctx, p.PV, types.StrategicMergePatchType, body, metav1.PatchOptions{})
 		// A UID that differs is "invalid" to the API server, because it is immutable, and a conflict to older ones. A
 		// conflict also means that others wrote faster than the API server could repeat the patch.
 		if !apierrors.IsInvalid(err) && !apierrors.IsConflict(err) {
+			return err
+		}
+		if apierrors.IsConflict(err) && p.ResourceVersion != "" {
 			return err
 		}
 		pv, readErr := volumes.Get(ctx, p.PV, metav1.GetOptions{})
@@ -63,7 +70,11 @@ func (p FinalizerPatch) body() ([]byte, error) {
 	if p.Remove {
 		key = "$deleteFromPrimitiveList/finalizers"
 	}
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.UID, key: []string{p.Finalizer}}})
+	metadata := map[string]any{"uid": p.UID, key: []string{p.Finalizer}}
+	if p.ResourceVersion != "" {
+		metadata["resourceVersion"] = p.ResourceVersion
+	}
+	body, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
 		return nil, fmt.Errorf("finalizer patch of PersistentVolume %q: %w", p.PV, err)
 	}
