@@ -202,14 +202,15 @@ func newRooms(ctx context.Context, cfg Config, api *api, identity driver.Identit
 func (r *rooms) provisionConfig(ctx context.Context) provision.Config {
 	cfg := r.cfg
 	p := provision.Config{
-		Client:       r.api.clients.Core,
-		MarkerClient: r.api.clients.Markers,
-		Snapshots:    r.api.clients.Snapshot,
-		Cache:        r.informers,
-		Events:       r.informers,
-		Recorder:     r.events.Recorder(cluster.Component(r.name, cfg.Hostname)),
-		OwnRecorder:  r.events.Recorder(wellknown.EventComponent),
-		Settings:     r.settings(),
+		Client:           r.api.clients.Core,
+		MarkerClient:     r.api.clients.Markers,
+		BackgroundClient: r.api.clients.Background,
+		Snapshots:        r.api.clients.Snapshot,
+		Cache:            r.informers,
+		Events:           r.informers,
+		Recorder:         r.events.Recorder(cluster.Component(r.name, cfg.Hostname)),
+		OwnRecorder:      r.events.Recorder(wellknown.EventComponent),
+		Settings:         r.settings(),
 
 		StrictTopology:           cfg.Volumes.StrictTopology,
 		ImmediateTopology:        cfg.Volumes.ImmediateTopology,

@@ -27,7 +27,7 @@ const (
 	accessTimeout = 5 * time.Second
 	// accessFresh is how long the answer that a right is granted is not asked for again: a 403 in this time comes from
 	// an admission plugin, which refuses single objects.
-	accessFresh = 10 * time.Second
+	accessFresh = 2 * time.Second
 )
 
 // Access remembers which verbs on one resource the API server refuses to this service account. The answer to a
@@ -89,6 +89,18 @@ func (a *Access) Observe(ctx context.Context, verb string, err error) error {
 	}
 	a.review(ctx, verb, err)
 	return a.Refusal(verb)
+}
+
+// Do sends a request with the verb, unless that is refused. The error is Refusal(verb) or what request returned.
+func (a *Access) Do(ctx context.Context, verb string, request func() error) error {
+	if refused := a.Refusal(verb); refused != nil {
+		return refused
+	}
+	err := request()
+	if refused := a.Observe(ctx, verb, err); apierrors.IsForbidden(err) && refused != nil {
+		return refused
+	}
+	return err
 }
 
 // Refusal returns an error that wraps ErrNotGranted and names the rule to add if the verb is refused, and nil if it may

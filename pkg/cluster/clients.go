@@ -40,6 +40,9 @@ type Clients struct {
 	Lease kubernetes.Interface
 	// Markers only writes the markers of creates in flight.
 	Markers kubernetes.Interface
+	// Background is for what no claim waits for: finalizers of PersistentVolumes that are there, and questions about
+	// rights. It takes nothing from the limits of Core; its own are those of backgroundLimits.
+	Background kubernetes.Interface
 	// Capacity is for CSIStorageCapacity objects.
 	Capacity kubernetes.Interface
 	// Metadata reads Nodes and the owners of our pod, of each only the metadata; it has limits like those of Core.
@@ -49,6 +52,9 @@ type Clients struct {
 	// Gateway is for ReferenceGrants.
 	Gateway gatewayclient.GatewayV1beta1Interface
 }
+
+// backgroundLimits are those of the background client, whatever the flags say.
+var backgroundLimits = Limits{QPS: 5, Burst: 10}
 
 const contentTypeProtobuf = "application/vnd.kubernetes.protobuf"
 
@@ -76,6 +82,7 @@ func NewClients(cfg *rest.Config, clients ClientConfig) (*Clients, error) {
 		{"event", &c.Events, clients.Events, 0},
 		{"lease", &c.Lease, unlimited, 0},
 		{"marker", &c.Markers, clients.Markers, maxMarkers},
+		{"background", &c.Background, backgroundLimits, 0},
 		{"capacity", &c.Capacity, clients.Capacity, 0},
 	} {
 		config := limited(cfg, clients.Version, client.limits, contentTypeProtobuf)

@@ -44,19 +44,19 @@ func PVResource() schema.GroupResource { return corev1.Resource("persistentvolum
 // NewPVFinalizers returns PVFinalizers for a service account with that access to persistentvolumes.
 func NewPVFinalizers(access *Access) *PVFinalizers { return &PVFinalizers{access: access} }
 
-// Run asks which rights are missing, now and every AccessInterval, until ctx ends. asked is called after each time.
+// Run asks every AccessInterval for the rights that are missing, until ctx ends. asked is called each time, after that.
 func (f *PVFinalizers) Run(ctx context.Context, asked func()) {
 	ticker := time.NewTicker(AccessInterval)
 	defer ticker.Stop()
 	for {
-		f.access.AskAgain(ctx)
-		f.report(ctx)
-		asked()
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
+		f.access.AskAgain(ctx)
+		f.report(ctx)
+		asked()
 	}
 }
 

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
 	"github.com/csi-sidecars/external-provisioner/test/memdriver"
 	"github.com/csi-sidecars/external-provisioner/test/sidecar"
@@ -45,9 +47,9 @@ var removals = map[string]removal{
 		play: "base", resource: "persistentvolumes", verbs: "delete", stops: pvStays,
 		says: `cannot delete resource "persistentvolumes"`,
 	},
-	"without patch on persistentvolumes they stay": {
-		play: "base", resource: "persistentvolumes", verbs: "patch", stops: pvStays,
-		says: `cannot patch resource "persistentvolumes"`,
+	"without patch on persistentvolumes they have no finalizer": {
+		play: "base", resource: "persistentvolumes", verbs: "patch", stops: noFinalizer,
+		says: `add the rule {apiGroups: [""], resources: [persistentvolumes], verbs: [patch]}`,
 	},
 	"without update on claims nothing is marked or cloned": {
 		play: "base", resource: "persistentvolumeclaims", verbs: "update",
@@ -275,6 +277,17 @@ func pvStays(s *stage) {
 	if calls := s.Driver.Calls("DeleteVolume"); len(calls) != 1 {
 		s.t.Errorf("%d calls of DeleteVolume, want one", len(calls))
 	}
+}
+
+// noFinalizer shows that a PersistentVolume is created without our finalizer, and that it and its volume go.
+func noFinalizer(s *stage) {
+	s.t.Helper()
+	s.works("data")
+	if _, pv := s.Bound(s.t, "data"); slices.Contains(pv.Finalizers, wellknown.FinalizerPV) {
+		s.t.Errorf("the PersistentVolume has the finalizers %v", pv.Finalizers)
+	}
+	s.DeleteClaim(s.t, "data")
+	s.Empty(s.t)
 }
 
 func notRestored(s *stage) {

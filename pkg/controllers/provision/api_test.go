@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -40,6 +41,7 @@ type apiServer struct {
 	writes   []string                 // "<verb> <resource> <name>", in order
 	deletes  int                      // how many DELETE requests there were
 	fail     func(verb, resource, name string) error
+	denied   map[string]bool // verb → the rights do not grant it on persistentvolumes
 	handlers handlers
 
 	telling sync.Mutex // handlers are called one at a time, in order
@@ -79,7 +81,7 @@ func (a *apiServer) react(action clienttesting.Action) (runtime.Object, error) {
 	defer a.mu.Unlock()
 	verb, resource := action.GetVerb(), action.GetResource().Resource
 	name := nameOf(action)
-	if verb != "get" {
+	if verb != "get" && resource != "selfsubjectaccessreviews" { // which stores nothing
 		a.writes = append(a.writes, fmt.Sprintf("%s %s %s", verb, resource, name))
 	}
 	if verb == "delete" {
@@ -90,12 +92,19 @@ func (a *apiServer) react(action clienttesting.Action) (runtime.Object, error) {
 			return nil, err
 		}
 	}
+	if resource == "persistentvolumes" && a.denied[verb] {
+		return nil, apierrors.NewForbidden(action.GetResource().GroupResource(), name, fmt.Errorf("cannot %s resource %q", verb, resource))
+	}
 	key := resource + "/" + action.GetNamespace() + "/" + name
 	switch action := action.(type) {
 	case clienttesting.CreateAction: // also an update
 		object, ok := action.GetObject().DeepCopyObject().(metav1.Object)
 		if !ok {
 			return nil, fmt.Errorf("%T is no object", action.GetObject())
+		}
+		if review, ok := object.(*authorizationv1.SelfSubjectAccessReview); ok {
+			review.Status.Allowed = !a.denied[review.Spec.ResourceAttributes.Verb]
+			return review, nil
 		}
 		if verb == "create" {
 			return a.create(key, object)
@@ -181,17 +190,21 @@ func (a *apiServer) patch(key string, body []byte) (runtime.Object, error) {
 	}
 	var patch struct {
 		Metadata struct {
-			UID    types.UID `json:"uid"`
-			Add    []string  `json:"finalizers"`
-			Remove []string  `json:"$deleteFromPrimitiveList/finalizers"`
+			UID     types.UID `json:"uid"`
+			Version string    `json:"resourceVersion"`
+			Add     []string  `json:"finalizers"`
+			Remove  []string  `json:"$deleteFromPrimitiveList/finalizers"`
 		} `json:"metadata"`
 	}
 	if err := json.Unmarshal(body, &patch); err != nil {
 		return nil, err
 	}
 	object := clone(stored)
-	if patch.Metadata.UID != object.GetUID() {
+	switch {
+	case patch.Metadata.UID != object.GetUID():
 		return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Object"}, key, nil)
+	case patch.Metadata.Version != "" && patch.Metadata.Version != object.GetResourceVersion():
+		return nil, apierrors.NewConflict(resourceOf(key), key, errors.New("the object has been modified"))
 	}
 	finalizers := slices.DeleteFunc(object.GetFinalizers(), func(f string) bool { return slices.Contains(patch.Metadata.Remove, f) })
 	object.SetFinalizers(append(finalizers, patch.Metadata.Add...))

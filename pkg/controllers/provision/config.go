@@ -82,6 +82,9 @@ type Config struct {
 	Client kubernetes.Interface
 	// MarkerClient writes markers, with limits of its own. Default: Client.
 	MarkerClient kubernetes.Interface
+	// BackgroundClient changes the finalizers of PersistentVolumes that are there, and asks for rights, with limits of
+	// its own. Default: Client.
+	BackgroundClient kubernetes.Interface
 	// Snapshots reads and protects snapshot sources.
 	Snapshots snapshotclient.Interface
 	// Cache and Events are the informers. Their caches are warm when Run is called.
@@ -154,6 +157,9 @@ func (c *Config) validate() error {
 	}
 	if c.MarkerClient == nil {
 		c.MarkerClient = c.Client
+	}
+	if c.BackgroundClient == nil {
+		c.BackgroundClient = c.Client
 	}
 	if c.CreateTimeout == nil {
 		c.CreateTimeout = func(*csi.CreateVolumeRequest) time.Duration { return c.Timeout }

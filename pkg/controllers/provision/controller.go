@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 	"github.com/csi-sidecars/external-provisioner/pkg/source"
 	"github.com/csi-sidecars/external-provisioner/pkg/topology"
@@ -40,6 +41,10 @@ type Controller struct {
 	locks     uidLocks
 	slots     slots // to work on claims: CreateWorkers of them
 	encoder   topology.Encoder
+
+	pvAccess   *cluster.Access // to persistentvolumes
+	finalizers *cluster.PVFinalizers
+	upkeep     *upkeep
 
 	claims  *loop.Loop[types.UID] // keyed by claim UID: a claim made anew under an old name is new work
 	turns   *turns                // of claims with a source; nil for no bound
@@ -87,6 +92,11 @@ func New(cfg Config) (*Controller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("provision: %w", err)
 	}
+	c.pvAccess = cluster.NewAccess(cfg.BackgroundClient, cluster.PVResource())
+	c.finalizers = cluster.NewPVFinalizers(c.pvAccess)
+	if c.upkeep, err = newUpkeep(cfg, c.syncFinalizer); err != nil {
+		return nil, fmt.Errorf("provision: %w", err)
+	}
 	c.snapshots, err = loop.New(loop.Config[types.NamespacedName]{
 		Name: "snapshotprotection", Workers: 1, Process: c.syncRelease, RetryStart: cfg.RetryStart, RetryMax: cfg.RetryMax,
 	})
@@ -108,6 +118,7 @@ func (c *Controller) Run(stop, work context.Context) error {
 	if err := c.listen(); err != nil {
 		return fmt.Errorf("provision: %w", err)
 	}
+	c.finalizers.Ask(stop) // before the first PersistentVolume is created
 	logger.Info("Provisioning", "driver", c.cfg.Settings.Driver, "createWorkers", c.cfg.CreateWorkers, "deleteWorkers", c.cfg.DeleteWorkers)
 
 	var working sync.WaitGroup
@@ -115,6 +126,8 @@ func (c *Controller) Run(stop, work context.Context) error {
 	working.Go(func() { c.volumes.Run(stop, work) })
 	working.Go(func() { c.unsaved.Run(stop, work) })
 	working.Go(func() { c.snapshots.Run(stop, work) })
+	working.Go(func() { c.upkeep.queue.Run(stop, stop) }) // a stop waits for none of it
+	working.Go(func() { c.finalizers.Run(stop, c.wakeRefused) })
 	<-stop.Done()
 	c.turns.drain()
 	worked := make(chan struct{})
@@ -176,10 +189,14 @@ func (c *Controller) onPV(old, now *corev1.PersistentVolume) {
 	if now != nil {
 		if volume.Owned(now, c.cfg.Settings.Driver, c.cfg.Settings.InTree) {
 			c.volumes.Add(now.Name)
+			if volume.FinalizerUpkeep(now) != volume.KeepFinalizer {
+				c.upkeep.queue.Add(now.Name)
+			}
 		}
 		return
 	}
 	c.volumes.Forget(old.Name)
+	c.upkeep.forget(old)
 	c.quiet.forget(old.UID)
 	c.deletions.forget(old.UID)
 	// A claim that found its PersistentVolume there and was not bound to it has nobody else to wake it.

@@ -61,7 +61,8 @@ func (c *Controller) unfinished(work context.Context) []drainStep {
 	for _, uid := range c.creates.where(c.mustEnd) {
 		steps = append(steps, drainStep{"create/" + string(uid), func() { c.driveOn(work, uid) }})
 	}
-	for _, name := range c.deletions.halfDone() {
+	// What cannot be removed for lack of a right is not waited for.
+	for _, name := range c.deletions.where(func(d deletion) bool { return d.halfDone() && !d.refused }) {
 		steps = append(steps, drainStep{"delete/" + name, func() { c.syncVolume(work, name) }})
 	}
 	return steps
@@ -116,7 +117,7 @@ func (c *Controller) report(work context.Context) {
 		}
 		logger.Error(nil, "A volume may be lost: it was not finished before the stop, and its claim could not be marked", "PVC", klog.KObj(cr.claim), "volume", name)
 	}
-	for _, name := range c.deletions.halfDone() {
+	for _, name := range c.deletions.where(deletion.halfDone) {
 		logger.Info("The volume is deleted, its PersistentVolume is left to the next process", "PV", klog.KRef("", name))
 	}
 }

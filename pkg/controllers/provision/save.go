@@ -113,7 +113,7 @@ func (c *Controller) isNotThere(ctx context.Context, pvName string) bool {
 // create creates the PersistentVolume. One that is there already is a success if it is this very one.
 func (c *Controller) create(ctx context.Context, pv *corev1.PersistentVolume) error {
 	pvs := c.cfg.Client.CoreV1().PersistentVolumes()
-	_, err := pvs.Create(ctx, pv, metav1.CreateOptions{})
+	_, err := pvs.Create(ctx, c.asGranted(pv), metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}

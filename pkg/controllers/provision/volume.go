@@ -29,6 +29,7 @@ type deletion struct {
 	objectDeleted bool // the API server accepted the DELETE
 	released      bool // our finalizer is off
 	saidInUse     bool // the user knows that it waits for an attachment
+	refused       bool // the object cannot be removed for lack of a right
 }
 
 // deletions holds the state of PersistentVolumes, by their UID, until the cache shows them gone. The zero value
@@ -59,13 +60,13 @@ func (d *deletions) forget(uid types.UID) {
 	delete(d.byUID, uid)
 }
 
-// halfDone returns the names of the PersistentVolumes whose volume is deleted while they are still there, sorted.
-func (d *deletions) halfDone() []string {
+// where returns the names of the PersistentVolumes whose deletion has the property, sorted.
+func (d *deletions) where(property func(deletion) bool) []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var names []string
 	for _, state := range d.byUID {
-		if state.volumeDeleted && !state.released {
+		if property(state) {
 			names = append(names, state.pvName)
 		}
 	}
@@ -73,7 +74,10 @@ func (d *deletions) halfDone() []string {
 	return names
 }
 
-// syncVolume keeps our finalizer on one PersistentVolume as it should be, and deletes it when its time has come.
+// halfDone reports whether the volume is deleted while its PersistentVolume is still there.
+func (s deletion) halfDone() bool { return s.volumeDeleted && !s.released }
+
+// syncVolume deletes one PersistentVolume with its volume, when its time has come.
 func (c *Controller) syncVolume(ctx context.Context, name string) loop.Verdict {
 	pv := c.cfg.Cache.PV(name)
 	if pv == nil || !volume.Owned(pv, c.cfg.Settings.Driver, c.cfg.Settings.InTree) {
@@ -81,19 +85,6 @@ func (c *Controller) syncVolume(ctx context.Context, name string) loop.Verdict {
 	}
 	defer c.settlePV(pv)
 	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "PV", klog.KObj(pv)))
-	if change := volume.FinalizerUpkeep(pv); change != volume.KeepFinalizer {
-		err := cluster.PatchPVFinalizer(ctx, c.cfg.Client, cluster.FinalizerPatch{
-			PV: pv.Name, UID: pv.UID, Finalizer: wellknown.FinalizerPV, Remove: change == volume.RemoveFinalizer,
-		})
-		if err != nil {
-			klog.FromContext(ctx).Error(err, "Cannot change our finalizer, trying again", "change", change.String())
-			return loop.Again()
-		}
-		klog.FromContext(ctx).V(2).Info("Changed our finalizer", "change", change.String())
-		if change == volume.RemoveFinalizer && pv.DeletionTimestamp != nil && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
-			c.tell(pv, eventLetGo())
-		}
-	}
 	if !volume.WantsDelete(pv) {
 		return loop.Done()
 	}
@@ -130,12 +121,7 @@ func (c *Controller) deleteVolume(ctx context.Context, pv *corev1.PersistentVolu
 		c.cfg.Observer.VolumeDeleted(pv.Spec.StorageClassName, pv.Spec.NodeAffinity)
 	}
 	if err := c.removePV(ctx, pv, &state); err != nil {
-		c.deletions.put(pv.UID, state)
-		trace.Fail(ctx, err)
-		c.metrics.notDeleted(pv)
-		klog.FromContext(ctx).Error(err, "The volume is deleted, its PersistentVolume cannot be removed, trying again")
-		c.tell(pv, eventNotRemoved(err))
-		return loop.Again()
+		return c.notRemoved(ctx, pv, state, err)
 	}
 	state.released = true
 	c.deletions.put(pv.UID, state)
@@ -149,6 +135,7 @@ func (c *Controller) settlePV(pv *corev1.PersistentVolume) {
 	if !c.isCached(pv) {
 		c.quiet.forget(pv.UID)
 		c.deletions.forget(pv.UID)
+		c.upkeep.forget(pv)
 	}
 }
 
@@ -194,6 +181,9 @@ func (c *Controller) removePV(ctx context.Context, pv *corev1.PersistentVolume, 
 	}
 	state.objectDeleted = true
 	if !has(pv.Finalizers, wellknown.FinalizerPV) {
+		if c.finalizers.Denied() {
+			return nil
+		}
 		// Our finalizer may have been added after the cache saw pv, here or by the instance of another node. From
 		// now on nobody can: the API server takes no new finalizers on an object that is being deleted.
 		live, err := c.livePV(ctx, pv)
@@ -201,12 +191,14 @@ func (c *Controller) removePV(ctx context.Context, pv *corev1.PersistentVolume, 
 			return err
 		}
 	}
-	return cluster.PatchPVFinalizer(ctx, c.cfg.Client, cluster.FinalizerPatch{PV: pv.Name, UID: pv.UID, Finalizer: wellknown.FinalizerPV, Remove: true})
+	return c.finalizers.Write(ctx, c.cfg.Client, cluster.FinalizerPatch{PV: pv.Name, UID: pv.UID, Finalizer: wellknown.FinalizerPV, Remove: true})
 }
 
 // deletePV deletes the object. It is no error when the object is gone.
 func (c *Controller) deletePV(ctx context.Context, pv *corev1.PersistentVolume) error {
-	err := c.cfg.Client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pv.UID))})
+	err := c.pvAccess.Do(ctx, "delete", func() error {
+		return c.cfg.Client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pv.UID))})
+	})
 	if apierrors.IsConflict(err) {
 		// Either the name belongs to an object with another UID now, or an admission webhook denies the request.
 		live, readErr := c.livePV(ctx, pv)
