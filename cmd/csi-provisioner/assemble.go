@@ -237,11 +237,11 @@ func (r *rooms) provisionConfig(ctx context.Context) provision.Config {
 
 // protect builds the controllers that let go of the sources of clones and restores.
 func (r *rooms) protect() error {
+	var grants source.Grants
+	if r.cfg.Gates.CrossNamespaceVolumeDataSource {
+		grants = r.informers.Grants
+	}
 	if r.has.Clone {
-		var grants source.Grants
-		if r.cfg.Gates.CrossNamespaceVolumeDataSource {
-			grants = r.informers.Grants
-		}
 		c, err := cloneprotect.New(cloneprotect.Config{
 			Claims: r.informers, Client: r.api.clients.Core, Outstanding: r.provision, Grants: grants, Threads: r.cfg.Work.CloneWorkers,
 			RetryStart: r.cfg.Work.RetryStart, RetryMax: r.cfg.Work.RetryMax, Spread: r.spread(),
@@ -254,7 +254,7 @@ func (r *rooms) protect() error {
 	if r.has.Snapshot && r.cfg.Work.SnapshotSweep > 0 {
 		c, err := snapshotprotect.New(snapshotprotect.Config{
 			Claims: r.informers, Client: r.api.clients.Core, Snapshots: r.api.clients.Snapshot, Discovery: r.api.clients.Core.Discovery(),
-			Driver: r.name, CrossNamespace: r.cfg.Gates.CrossNamespaceVolumeDataSource, Outstanding: r.provision,
+			Driver: r.name, Grants: grants, Outstanding: r.provision,
 			Interval: r.cfg.Work.SnapshotSweep, Spread: r.spread(),
 		})
 		if err != nil {

@@ -3,7 +3,6 @@ package source
 import (
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	gatewayv1beta1 "sigs.k8s.io/gateway-api/apis/v1beta1"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
@@ -24,23 +23,4 @@ func Granted(r Reference, claimNamespace string, grants []*gatewayv1beta1.Refere
 					(to.Name == nil || *to.Name == "" || string(*to.Name) == r.Name)
 			})
 	})
-}
-
-// Grants returns the ReferenceGrants of a namespace, or an error when they are not known. A nil Grants means that
-// claims may not name sources in other namespaces.
-type Grants func(namespace string) ([]*gatewayv1beta1.ReferenceGrant, error)
-
-// Entitled reports whether a claim that needs its source has to be reckoned with by those who protect the source: anybody
-// can name the source of another namespace, and keeps nothing of it without being allowed to use it. A claim that a
-// create was begun for has been allowed, and where grants are not known it may be.
-func Entitled(claim *corev1.PersistentVolumeClaim, grants Grants) bool {
-	r := of(claim)
-	if !r.NeedsGrant(claim.Namespace) || slices.Contains(claim.Finalizers, wellknown.FinalizerProvisioningInProgress) {
-		return true
-	}
-	if grants == nil {
-		return false
-	}
-	known, err := grants(r.Namespace)
-	return err != nil || Granted(r, claim.Namespace, known)
 }

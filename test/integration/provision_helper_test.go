@@ -136,7 +136,7 @@ func (l *life) protect(stop, work context.Context, c *cluster.Clients, creates *
 		RetryStart: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond,
 	})
 	snapshots, errSnapshots := snapshotprotect.New(snapshotprotect.Config{
-		Claims: l.caches, Client: c.Core, Snapshots: c.Snapshot, Discovery: c.Core.Discovery(), Driver: l.ns, CrossNamespace: true,
+		Claims: l.caches, Client: c.Core, Snapshots: c.Snapshot, Discovery: c.Core.Discovery(), Driver: l.ns, Grants: l.caches.Grants,
 		Outstanding: creates, Interval: 100 * time.Millisecond,
 	})
 	if err := errors.Join(errClones, errSnapshots); err != nil {

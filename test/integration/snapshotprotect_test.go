@@ -24,6 +24,7 @@ type restored struct {
 	*testing.T
 	clients *cluster.Clients
 	ns      string
+	grants  bool // a ReferenceGrant for sources of ns exists
 }
 
 func newRestored(t *testing.T, c *cluster.Clients) *restored {
@@ -84,9 +85,16 @@ func (w *restored) remove(claim *corev1.PersistentVolumeClaim) {
 // sweep runs a controller that sweeps all the time.
 func (w *restored) sweep(driver string, creates snapshotprotect.Outstanding) {
 	w.Helper()
+	caches := informers(w.T, w.clients, driver)
+	if w.grants {
+		eventually(w.T, "grant cached", func() bool {
+			grants, err := caches.Grants(w.ns)
+			return err == nil && len(grants) == 1
+		})
+	}
 	controller, err := snapshotprotect.New(snapshotprotect.Config{
-		Claims: informers(w.T, w.clients, driver), Client: w.clients.Core, Snapshots: w.clients.Snapshot,
-		Discovery: w.clients.Core.Discovery(), Driver: driver, CrossNamespace: true, Outstanding: creates,
+		Claims: caches, Client: w.clients.Core, Snapshots: w.clients.Snapshot,
+		Discovery: w.clients.Core.Discovery(), Driver: driver, Grants: caches.Grants, Outstanding: creates,
 		Interval: 50 * time.Millisecond,
 	})
 	if err != nil {
@@ -99,8 +107,10 @@ func (w *restored) sweep(driver string, creates snapshotprotect.Outstanding) {
 func TestLeftoverProtectionGoes(t *testing.T) {
 	t.Parallel()
 	w := newRestored(t, clients(t))
-	elsewhere := newNamespace(t, w.clients.Core)
-	for _, name := range []string{"leftover", "used", "used-abroad", "shared", "flying"} {
+	elsewhere, ungranted := newNamespace(t, w.clients.Core), newNamespace(t, w.clients.Core)
+	(&ground{site: &site{T: t, clients: w.clients, ns: w.ns}}).grantClaims(elsewhere)
+	w.grants = true
+	for _, name := range []string{"leftover", "used", "used-abroad", "named-abroad", "shared", "flying"} {
 		w.snapshot(name, w.ns)
 	}
 	w.snapshot("foreign", "other")
@@ -111,6 +121,8 @@ func TestLeftoverProtectionGoes(t *testing.T) {
 	used, first, second := claim("used", "used"), claim("first", "shared"), claim("second", "shared")
 	abroad := createClaim(t, w.clients, fixture.Claim("abroad").Namespace(elsewhere).Class(w.ns).For("other").
 		FromAbroad(wellknown.GroupSnapshot, wellknown.KindSnapshot, w.ns, "used-abroad").Obj())
+	createClaim(t, w.clients, fixture.Claim("abroad").Namespace(ungranted).Class(w.ns).For("other").
+		FromAbroad(wellknown.GroupSnapshot, wellknown.KindSnapshot, w.ns, "named-abroad").Obj())
 	creates := &outstanding{}
 	key := source.SnapshotKey(w.ns, "flying")
 	creates.key.Store(&key)
@@ -118,6 +130,7 @@ func TestLeftoverProtectionGoes(t *testing.T) {
 
 	eventually(t, "leftover stripped", func() bool { return !w.protected("leftover") })
 	eventually(t, "contentless stripped", func() bool { return !w.protected("contentless") })
+	eventually(t, "snapshot that is named without a grant stripped", func() bool { return !w.protected("named-abroad") })
 	// Two claims restore from one snapshot: it stays until both are bound.
 	bind := (&cloned{T: t, clients: w.clients, ns: w.ns}).bind
 	bind(first)

@@ -43,7 +43,8 @@ type Config struct {
 	Client kubernetes.Interface
 	// Outstanding protects sources of creates whose claim is gone. Default: there are none.
 	Outstanding Outstanding
-	// Grants tells which claims of other namespaces may be clones of a source. Default: none.
+	// Grants reads the ReferenceGrants that let claims of other namespaces be clones of a source. Default: nil, no claim
+	// of another namespace may be; for the gate CrossNamespaceVolumeDataSource.
 	Grants source.Grants
 	// Threads is how many sources are worked on at once; --cloning-protection-threads. Zero means never.
 	Threads int
@@ -93,7 +94,7 @@ func (c *Controller) changed(before, after *corev1.PersistentVolumeClaim) {
 	if after != nil && protected(after) {
 		c.enqueue(types.NamespacedName{Namespace: after.Namespace, Name: after.Name})
 	}
-	if needed := before != nil && needsSource(before); !needed || (after != nil && needsSource(after)) {
+	if needed := before != nil && source.Pending(before); !needed || (after != nil && source.Pending(after)) {
 		return
 	}
 	if ref, err := source.Of(before, true); err == nil && ref.Kind == source.Claim {
@@ -120,7 +121,12 @@ func (c *Controller) process(ctx context.Context, name types.NamespacedName) loo
 		return loop.Done()
 	}
 	key := source.ClaimKey(name.Namespace, name.Name)
-	if clone := neededBy(claim, c.cfg.Claims.ClaimsBySource(key), c.cfg.Grants); clone != nil {
+	clone, err := source.InUse(c.cfg.Claims.ClaimsBySource(key), c.cfg.Grants)
+	switch {
+	case err != nil:
+		logger.Error(err, "Source is kept because it cannot be told whether a clone of it needs it", "PVC", klog.KObj(claim))
+		return loop.Again()
+	case clone != nil:
 		logger.V(4).Info("Source is kept because a clone of it is not bound", "PVC", klog.KObj(claim), "clone", klog.KObj(clone))
 		return loop.Again()
 	}
@@ -129,7 +135,7 @@ func (c *Controller) process(ctx context.Context, name types.NamespacedName) loo
 		// The claim of that create may be gone, so no event will tell of its end.
 		return loop.Busy()
 	}
-	err := c.release(ctx, claim)
+	err = c.release(ctx, claim)
 	switch {
 	case err == nil:
 		logger.V(2).Info("Source of clones released", "PVC", klog.KObj(claim))

@@ -152,10 +152,16 @@ func TestProcess(t *testing.T) {
 		"nor where that is not allowed at all": {
 			origin: going, want: "done", wantWrites: 1, clones: []*corev1.PersistentVolumeClaim{abroad().Obj()},
 		},
-		"one that was begun needs it all the same": {
-			origin: going, want: "again", clones: []*corev1.PersistentVolumeClaim{abroad().Finalizer(wellknown.FinalizerProvisioningInProgress).Obj()},
+		"nor one that carries our finalizer, which anybody can write on a claim": {
+			origin: going, want: "done", wantWrites: 1,
+			clones: []*corev1.PersistentVolumeClaim{abroad().Class("does-not-exist").Finalizer(wellknown.FinalizerProvisioningInProgress).Obj()},
+			grants: func(string) ([]*gatewayv1beta1.ReferenceGrant, error) { return nil, nil },
 		},
-		"one may need it while nobody knows": {
+		"a create of one whose grant was withdrawn needs it": {
+			origin: going, want: "busy", clones: []*corev1.PersistentVolumeClaim{abroad().Obj()},
+			outstanding: creates{source.ClaimKey("default", "src"): true},
+		},
+		"one may need it while grants cannot be read": {
 			origin: going, want: "again", clones: []*corev1.PersistentVolumeClaim{abroad().Obj()},
 			grants: func(string) ([]*gatewayv1beta1.ReferenceGrant, error) { return nil, errors.New("not in sync") },
 		},

@@ -3,6 +3,7 @@ package provision
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	snapv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -60,7 +61,14 @@ func (c *Controller) release(ctx context.Context, plan *Plan) {
 // snapshot back.
 func (c *Controller) syncRelease(ctx context.Context, name types.NamespacedName) loop.Verdict {
 	uid, due := c.releases.get(name)
-	if !due || c.snapshotNeeded(name) {
+	if !due {
+		return loop.Done()
+	}
+	switch needed, err := c.snapshotNeeded(name); {
+	case err != nil:
+		klog.FromContext(ctx).V(2).Info("Snapshot keeps its protection for now", "VolumeSnapshot", klog.KRef(name.Namespace, name.Name), "err", err)
+		return loop.Again()
+	case needed:
 		return loop.Done()
 	}
 	_, err := cluster.UpdateSnapshot(ctx, c.cfg.Snapshots, name, uid, func(live *snapv1.VolumeSnapshot) bool {
@@ -78,22 +86,21 @@ func (c *Controller) syncRelease(ctx context.Context, name types.NamespacedName)
 	return loop.Done()
 }
 
-// snapshotNeeded reports whether a volume is being made from the snapshot, or a claim waits for that.
-func (c *Controller) snapshotNeeded(name types.NamespacedName) bool {
+// snapshotNeeded reports whether a volume is being made from the snapshot, or a claim waits for that. After an error it
+// must be treated as needed.
+func (c *Controller) snapshotNeeded(name types.NamespacedName) (bool, error) {
 	key := source.SnapshotKey(name.Namespace, name.Name)
 	if c.ForSource(key) {
-		return true
+		return true, nil
 	}
 	var grants source.Grants
 	if c.cfg.Settings.CrossNamespace {
 		grants = c.cfg.Cache.Grants
 	}
-	for _, claim := range c.cfg.Cache.ClaimsBySource(key) {
-		if c.needsVolume(claim) && source.Entitled(claim, grants) {
-			return true
-		}
-	}
-	return false
+	claims := c.cfg.Cache.ClaimsBySource(key)
+	claims = slices.DeleteFunc(slices.Clone(claims), func(claim *corev1.PersistentVolumeClaim) bool { return !c.needsVolume(claim) })
+	by, err := source.InUse(claims, grants)
+	return by != nil, err
 }
 
 // needsVolume reports whether no volume of the claim is known. One that was just saved is bound a little later.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
+	gatewayv1beta1 "sigs.k8s.io/gateway-api/apis/v1beta1"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/source"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
@@ -40,16 +41,33 @@ func restore(name string) *fixture.ClaimBuilder {
 	return fixture.Claim(name).UID("uid-of-" + name).Class("fast").For(driverName).FromSnapshot("snap")
 }
 
+// abroad is a claim of namespace "elsewhere" that names the snapshot.
+func abroad() *fixture.ClaimBuilder {
+	return fixture.Claim("abroad").Namespace("elsewhere").UID("uid-of-abroad").Class("fast").For(driverName).
+		FromAbroad(wellknown.GroupSnapshot, wellknown.KindSnapshot, "default", "snap")
+}
+
+// cacheWithGrants has other ReferenceGrants than the cache.
+type cacheWithGrants struct {
+	Cache
+	grants source.Grants
+}
+
+func (c cacheWithGrants) Grants(namespace string) ([]*gatewayv1beta1.ReferenceGrant, error) {
+	return c.grants(namespace)
+}
+
 // A snapshot is let go with the last volume that is made from it, whether or not the claims are bound by then, and at
 // the latest when the last claim that could need it is bound or gone.
 func TestASnapshotIsLetGo(t *testing.T) {
 	t.Parallel()
 	slow := answer{after: 10 * time.Second}
 	for name, tc := range map[string]struct {
-		cross bool
-		play  func(w *world)
-		kept  bool           // after the play
-		end   func(w *world) // lets it go
+		cross  bool
+		grants source.Grants // default: none
+		play   func(w *world)
+		kept   bool           // after the play
+		end    func(w *world) // lets it go
 	}{
 		"after one volume":                     {play: func(w *world) { w.put(restore("a").Obj()) }},
 		"after two whose claims are not bound": {play: func(w *world) { w.put(restore("a").Obj()); w.put(restore("b").Obj()) }},
@@ -80,12 +98,43 @@ func TestASnapshotIsLetGo(t *testing.T) {
 				w.put(claim)
 			},
 		},
-		"whatever is named from where no grant is": {
+		"whatever a claim of another namespace names without a grant": {
+			cross: true, play: func(w *world) { w.put(abroad().Obj()); w.put(restore("a").Obj()) },
+		},
+		"whatever that claim carries": {
 			cross: true, play: func(w *world) {
-				w.put(fixture.Claim("thief").Namespace("elsewhere").UID("t").Class("fast").For(driverName).
-					FromAbroad(wellknown.GroupSnapshot, wellknown.KindSnapshot, "default", "snap").Obj())
+				w.put(abroad().For("other").Finalizer(wellknown.FinalizerProvisioningInProgress).Obj())
 				w.put(restore("a").Obj())
 			},
+		},
+		"whatever a claim of another namespace names with the gate off": {
+			play: func(w *world) { w.put(abroad().Obj()); w.put(restore("a").Obj()) },
+		},
+		"not while a claim of another namespace with a grant waits": {
+			cross: true, grants: func(namespace string) ([]*gatewayv1beta1.ReferenceGrant, error) {
+				return []*gatewayv1beta1.ReferenceGrant{{
+					ObjectMeta: metav1.ObjectMeta{Namespace: namespace},
+					Spec: gatewayv1beta1.ReferenceGrantSpec{
+						From: []gatewayv1beta1.ReferenceGrantFrom{{Kind: wellknown.KindClaim, Namespace: "elsewhere"}},
+						To:   []gatewayv1beta1.ReferenceGrantTo{{Group: wellknown.GroupSnapshot, Kind: wellknown.KindSnapshot}},
+					},
+				}}, nil
+			},
+			play: func(w *world) { w.put(abroad().For("other").Obj()); w.put(restore("a").Obj()) },
+			kept: true, end: func(w *world) { w.remove(abroad().Obj()) },
+		},
+		"not while grants cannot be read": {
+			cross: true, grants: func() source.Grants {
+				asked := 0
+				return func(string) ([]*gatewayv1beta1.ReferenceGrant, error) {
+					if asked++; asked <= 3 { // three seconds with the back-off
+						return nil, errors.New("not in sync")
+					}
+					return nil, nil
+				}
+			}(),
+			play: func(w *world) { w.put(abroad().For("other").Obj()); w.put(restore("a").Obj()) },
+			kept: true, end: func(w *world) { w.pass(time.Minute) },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -93,6 +142,9 @@ func TestASnapshotIsLetGo(t *testing.T) {
 			edit := func(cfg *Config) {
 				snapshots = withSnapshot(cfg)
 				cfg.Settings.CrossNamespace = tc.cross
+				if tc.grants != nil {
+					cfg.Cache = cacheWithGrants{cfg.Cache, tc.grants}
+				}
 			}
 			inWorld(t, edit, func(t *testing.T, w *world) {
 				tc.play(w)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	snapv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 	"github.com/csi-sidecars/external-provisioner/pkg/source"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
@@ -31,45 +33,54 @@ type candidate struct {
 func (c candidate) key() string { return source.SnapshotKey(c.name.Namespace, c.name.Name) }
 
 // sweep makes one round. Order matters: the candidates first, then who uses them, so that a claim which came before its
-// snapshot was protected is always seen. A failed read ends the round, since it says nothing.
+// snapshot was protected is always seen. A snapshot about which something cannot be read keeps the finalizer; the
+// round goes on with the others. The error joins what went wrong.
 func (c *Controller) sweep(stop, work context.Context) error {
+	var failures loop.Failures
 	candidates, err := c.candidates(stop)
-	if err != nil || len(candidates) == 0 {
-		return err
-	}
-	used, err := c.usedOf(stop, candidates)
-	if err != nil {
-		return err
-	}
-	for _, candidate := range candidates {
-		if stop.Err() != nil {
-			return context.Cause(stop)
-		}
-		if used[candidate.key()] || c.knownInUse(candidate.key()) {
-			continue
-		}
-		own, err := c.ownDriver(work, candidate)
+	failures.Add(err)
+	for _, group := range c.groups(candidates) {
+		used, err := c.usedIn(stop, group.namespace)
 		if err != nil {
-			return err
-		}
-		if !own {
+			failures.Add(err)
 			continue
 		}
-		if err := c.strip(work, candidate); err != nil {
-			return err
+		for _, candidate := range group.candidates {
+			if stop.Err() != nil {
+				return context.Cause(stop)
+			}
+			if err := c.settle(work, candidate, used); err != nil {
+				failures.Add(fmt.Errorf("snapshot %q: %w", candidate.name, err))
+			}
 		}
 	}
-	return nil
+	return failures.Err()
 }
 
-// candidates lists the protected snapshots, without those that the cache knows to be in use.
+// settle removes our finalizer from a candidate that is not in use and belongs to our driver.
+func (c *Controller) settle(ctx context.Context, candidate candidate, used usage) error {
+	if unknown, inUse := used[candidate.key()]; inUse {
+		return unknown
+	}
+	if inUse, err := c.knownInUse(candidate.key()); err != nil || inUse {
+		return err
+	}
+	own, err := c.ownDriver(ctx, candidate)
+	if err != nil || !own {
+		return err
+	}
+	return c.strip(ctx, candidate)
+}
+
+// candidates lists the protected snapshots, without those that the cache knows to be in use. Together with an error it
+// returns those that were found before it.
 func (c *Controller) candidates(ctx context.Context) ([]candidate, error) {
 	var found []candidate
 	options := metav1.ListOptions{Limit: pageSize}
 	for {
 		page, err := c.cfg.Snapshots.SnapshotV1().VolumeSnapshots(metav1.NamespaceAll).List(ctx, options)
 		if err != nil {
-			return nil, fmt.Errorf("list snapshots: %w", err)
+			return found, fmt.Errorf("list snapshots: %w", err)
 		}
 		for i := range page.Items {
 			snapshot := &page.Items[i]
@@ -77,7 +88,10 @@ func (c *Controller) candidates(ctx context.Context) ([]candidate, error) {
 				name: types.NamespacedName{Namespace: snapshot.Namespace, Name: snapshot.Name},
 				uid:  snapshot.UID, content: contentName(snapshot),
 			}
-			if protected(snapshot) && !c.knownInUse(candidate.key()) {
+			if !protected(snapshot) {
+				continue
+			}
+			if inUse, err := c.knownInUse(candidate.key()); err != nil || !inUse { // settle reports the error
 				found = append(found, candidate)
 			}
 		}
@@ -88,39 +102,52 @@ func (c *Controller) candidates(ctx context.Context) ([]candidate, error) {
 }
 
 // knownInUse asks what costs nothing: the creates of this process, and the cache of claims.
-func (c *Controller) knownInUse(key string) bool {
-	return (c.cfg.Outstanding != nil && c.cfg.Outstanding.ForSource(key)) ||
-		slices.ContainsFunc(c.cfg.Claims.ClaimsBySource(key), needsSource)
+func (c *Controller) knownInUse(key string) (bool, error) {
+	if c.cfg.Outstanding != nil && c.cfg.Outstanding.ForSource(key) {
+		return true, nil
+	}
+	by, err := source.InUse(c.cfg.Claims.ClaimsBySource(key), c.cfg.Grants)
+	return by != nil, err
 }
 
-// usedOf asks the API server which snapshots are in use, for the cache may lag behind it and another instance may have
-// protected a snapshot for a claim that is not in it yet. It lists the claims of the candidates' namespaces, or all
-// if claims may name a snapshot across namespaces.
-func (c *Controller) usedOf(ctx context.Context, candidates []candidate) (map[string]bool, error) {
-	var namespaces []string
+// group is the candidates that claims of the namespace can use.
+type group struct {
+	namespace  string
+	candidates []candidate
+}
+
+// groups sorts the candidates by namespace: claims of other namespaces cannot use them, unless there are grants. Then
+// all candidates are in one group, for the claims of all namespaces.
+func (c *Controller) groups(candidates []candidate) []group {
+	if c.cfg.Grants != nil && len(candidates) > 0 {
+		return []group{{metav1.NamespaceAll, candidates}}
+	}
+	byNamespace := map[string][]candidate{}
 	for _, candidate := range candidates {
-		namespaces = append(namespaces, candidate.name.Namespace)
+		byNamespace[candidate.name.Namespace] = append(byNamespace[candidate.name.Namespace], candidate)
 	}
-	slices.Sort(namespaces)
-	namespaces = slices.Compact(namespaces)
-	if c.cfg.CrossNamespace {
-		namespaces = []string{metav1.NamespaceAll}
+	groups := make([]group, 0, len(byNamespace))
+	for _, namespace := range slices.Sorted(maps.Keys(byNamespace)) {
+		groups = append(groups, group{namespace, byNamespace[namespace]})
 	}
-	used := map[string]bool{}
-	for _, namespace := range namespaces {
-		options := metav1.ListOptions{Limit: pageSize}
-		for {
-			page, err := c.cfg.Client.CoreV1().PersistentVolumeClaims(namespace).List(ctx, options)
-			if err != nil {
-				return nil, fmt.Errorf("list claims of namespace %q: %w", namespace, err)
-			}
-			inUse(used, page.Items)
-			if options.Continue = page.Continue; options.Continue == "" {
-				break
-			}
+	return groups
+}
+
+// usedIn asks the API server which snapshots the claims of a namespace use, for the cache may lag behind it and another
+// instance may have protected a snapshot for a claim that is not in it yet.
+func (c *Controller) usedIn(ctx context.Context, namespace string) (usage, error) {
+	used := usage{}
+	options := metav1.ListOptions{Limit: pageSize}
+	for {
+		page, err := c.cfg.Client.CoreV1().PersistentVolumeClaims(namespace).List(ctx, options)
+		if err != nil {
+			return nil, fmt.Errorf("list claims of namespace %q: %w", namespace, err)
+		}
+		used.add(page.Items, c.cfg.Grants)
+		if options.Continue = page.Continue; options.Continue == "" {
+			return used, nil
 		}
 	}
-	return used, nil
 }
 
 // ownDriver reads the content of a candidate and says whether it is for us to strip. Without content nobody can tell
@@ -134,7 +161,7 @@ func (c *Controller) ownDriver(ctx context.Context, candidate candidate) (bool, 
 	case apierrors.IsNotFound(err):
 		return true, nil
 	case err != nil:
-		return false, fmt.Errorf("read content %q of snapshot %q: %w", candidate.content, candidate.name, err)
+		return false, fmt.Errorf("read content %q: %w", candidate.content, err)
 	}
 	return content.Spec.Driver == c.cfg.Driver, nil
 }
@@ -144,7 +171,8 @@ func (c *Controller) ownDriver(ctx context.Context, candidate candidate) (bool, 
 func (c *Controller) strip(ctx context.Context, candidate candidate) error {
 	stripped := false
 	_, err := cluster.UpdateSnapshot(ctx, c.cfg.Snapshots, candidate.name, candidate.uid, func(live *snapv1.VolumeSnapshot) bool {
-		stripped = protected(live) && contentName(live) == candidate.content && !c.knownInUse(candidate.key())
+		inUse, err := c.knownInUse(candidate.key())
+		stripped = protected(live) && contentName(live) == candidate.content && !inUse && err == nil
 		if stripped {
 			live.Finalizers, _ = cluster.RemoveFinalizer(live.Finalizers, wellknown.FinalizerSnapshotSource)
 		}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/source"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
@@ -45,8 +46,9 @@ type Config struct {
 	Discovery discovery.ServerResourcesInterface
 	// Driver is the driver's name; snapshots of others stay as they are. Required.
 	Driver string
-	// CrossNamespace: claims of other namespaces may name a snapshot; the gate CrossNamespaceVolumeDataSource.
-	CrossNamespace bool
+	// Grants reads the ReferenceGrants that let claims of other namespaces use a snapshot. Default: nil, no claim of
+	// another namespace may; for the gate CrossNamespaceVolumeDataSource.
+	Grants source.Grants
 	// Outstanding protects snapshots of creates whose claim is gone. Default: there are none.
 	Outstanding Outstanding
 	// Interval is the pause between two sweeps; --snapshot-orphan-sweep-interval. Required.
@@ -100,7 +102,7 @@ func (c *Controller) Run(stop, work context.Context) error {
 	}
 	for sleep(stop, wait) {
 		if err := c.sweep(stop, work); err != nil && stop.Err() == nil {
-			logger.Error(err, "Sweep ended early; what is left waits for the next one", "after", c.cfg.Interval)
+			logger.Error(err, "Some snapshots could not be swept; they wait for the next sweep", "after", c.cfg.Interval)
 		}
 		wait = spread(c.cfg.Interval)
 	}

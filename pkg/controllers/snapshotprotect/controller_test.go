@@ -19,6 +19,7 @@ import (
 	fakediscovery "k8s.io/client-go/discovery/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	gatewayv1beta1 "sigs.k8s.io/gateway-api/apis/v1beta1"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/source"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
@@ -57,13 +58,26 @@ func content(driver string) *snapv1.VolumeSnapshotContent {
 	return fixture.Content("content").Driver(driver).Obj()
 }
 
+// granted lets claims of the namespace "other" use all snapshots.
+func granted(namespace string) ([]*gatewayv1beta1.ReferenceGrant, error) {
+	return []*gatewayv1beta1.ReferenceGrant{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace},
+		Spec: gatewayv1beta1.ReferenceGrantSpec{
+			From: []gatewayv1beta1.ReferenceGrantFrom{{Kind: wellknown.KindClaim, Namespace: "other"}},
+			To:   []gatewayv1beta1.ReferenceGrantTo{{Group: wellknown.GroupSnapshot, Kind: wellknown.KindSnapshot}},
+		},
+	}}, nil
+}
+
+func noGrants(string) ([]*gatewayv1beta1.ReferenceGrant, error) { return nil, nil }
+
 // world is a cluster and what a controller in it sees.
 type world struct {
 	cached    cacheOf // claims of the cache
 	live      []*corev1.PersistentVolumeClaim
 	snapshots []runtime.Object
 	creates   creates
-	abroad    bool
+	grants    source.Grants
 
 	client *fake.Clientset
 	snap   *snapfake.Clientset
@@ -83,7 +97,7 @@ func (w *world) controller(t *testing.T) *Controller {
 	}}}
 	c, err := New(Config{
 		Claims: w.cached, Client: w.client, Snapshots: w.snap, Discovery: w.disc, Driver: driver,
-		CrossNamespace: w.abroad, Outstanding: w.creates, Interval: 5 * time.Minute,
+		Grants: w.grants, Outstanding: w.creates, Interval: 5 * time.Minute,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -160,11 +174,17 @@ func TestSweep(t *testing.T) {
 			snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)},
 		}, true},
 		"one of another namespace needs it, says the cache": {world{
-			cached: cacheOf{abroad}, snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)},
+			cached: cacheOf{abroad}, grants: granted, snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)},
 		}, false},
 		"one of another namespace that the cache has not yet needs it": {world{
-			live: claims{abroad}, abroad: true, snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)},
+			live: claims{abroad}, grants: granted, snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)},
 		}, false},
+		"one of another namespace without a grant does not": {world{
+			cached: cacheOf{abroad}, live: claims{abroad}, grants: noGrants, snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)},
+		}, true},
+		"nor does one where the gate is off": {world{
+			cached: cacheOf{abroad}, live: claims{abroad}, snapshots: []runtime.Object{protectedSnapshot().Terminating().Obj(), content(driver)},
+		}, true},
 		"a create whose claim is gone needs it": {world{
 			creates: creates{source.SnapshotKey("default", "s"): true}, snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)},
 		}, false},
@@ -189,38 +209,6 @@ func TestSweep(t *testing.T) {
 			}
 			if got := len(tc.stripped(t)) == 1; got != tc.want {
 				t.Errorf("stripped: %v, want %v", got, tc.want)
-			}
-		})
-	}
-}
-
-// A read that fails ends the round: nothing may be concluded from it.
-func TestAFailedReadEndsTheRound(t *testing.T) {
-	t.Parallel()
-	broken := errors.New("broken")
-	for name, tc := range map[string]struct {
-		prepare func(w *world)
-		want    error
-	}{
-		"of the snapshots": {func(w *world) { fail(&w.snap.Fake, "list", "volumesnapshots", broken) }, broken},
-		"of the claims":    {func(w *world) { fail(&w.client.Fake, "list", "persistentvolumeclaims", broken) }, broken},
-		"of a content":     {func(w *world) { fail(&w.snap.Fake, "get", "volumesnapshotcontents", broken) }, broken},
-		"of the snapshot":  {func(w *world) { fail(&w.snap.Fake, "get", "volumesnapshots", broken) }, broken},
-		"of a content, forbidden": {func(w *world) {
-			fail(&w.snap.Fake, "get", "volumesnapshotcontents", apierrors.NewForbidden(schema.GroupResource{}, "content", broken))
-		}, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := &world{snapshots: []runtime.Object{protectedSnapshot().Obj(), content(driver)}}
-			c := w.controller(t)
-			tc.prepare(w)
-			err := c.sweep(t.Context(), t.Context())
-			if err == nil || (tc.want != nil && !errors.Is(err, tc.want)) {
-				t.Errorf("error %v, want %v", err, tc.want)
-			}
-			if got := w.stripped(t); len(got) != 0 {
-				t.Errorf("stripped %v", got)
 			}
 		})
 	}
@@ -320,7 +308,7 @@ func TestWhatASweepReads(t *testing.T) {
 			},
 		},
 		"claims may come from anywhere": {
-			world{abroad: true, snapshots: []runtime.Object{protectedSnapshot().Obj(), content("other.test")}},
+			world{grants: noGrants, snapshots: []runtime.Object{protectedSnapshot().Obj(), content("other.test")}},
 			map[string]int{"list persistentvolumeclaims": 1},
 			map[string]int{"list volumesnapshots": 1, "get volumesnapshotcontents": 1},
 		},

@@ -15,11 +15,6 @@ func protected(snapshot *snapv1.VolumeSnapshot) bool {
 	return slices.Contains(snapshot.Finalizers, wellknown.FinalizerSnapshotSource)
 }
 
-// needsSource says that a claim has no volume yet and may still be filled from its source.
-func needsSource(claim *corev1.PersistentVolumeClaim) bool {
-	return claim.Status.Phase == corev1.ClaimPending || claim.Status.Phase == ""
-}
-
 // contentName returns the name of the content that belongs to a snapshot; "" means that there is none yet.
 func contentName(snapshot *snapv1.VolumeSnapshot) string {
 	if snapshot.Status != nil && snapshot.Status.BoundVolumeSnapshotContentName != nil {
@@ -31,11 +26,20 @@ func contentName(snapshot *snapv1.VolumeSnapshot) string {
 	return ""
 }
 
-// inUse collects the source keys of the claims that still need theirs.
-func inUse(into map[string]bool, claims []corev1.PersistentVolumeClaim) {
+// usage is the source keys of the claims that keep their source. An error stands for a source of which nobody can tell.
+type usage map[string]error
+
+// add takes in claims with any sources.
+func (u usage) add(claims []corev1.PersistentVolumeClaim, grants source.Grants) {
 	for i := range claims {
-		if key := source.Key(&claims[i]); key != "" && needsSource(&claims[i]) {
-			into[key] = true
+		key := source.Key(&claims[i])
+		by, err := source.InUse([]*corev1.PersistentVolumeClaim{&claims[i]}, grants)
+		switch _, known := u[key]; {
+		case key == "":
+		case by != nil:
+			u[key] = nil
+		case err != nil && !known:
+			u[key] = err
 		}
 	}
 }

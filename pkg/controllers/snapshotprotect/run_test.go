@@ -70,7 +70,7 @@ func TestSweepsComeAtTheirInterval(t *testing.T) {
 		if got := lists(); got < 4 {
 			t.Errorf("%d sweeps after a failure, want 4 or 5", got)
 		}
-		if log := end(); !strings.Contains(log, "Sweep ended early") || !strings.Contains(log, "broken") {
+		if log := end(); !strings.Contains(log, "could not be swept") || !strings.Contains(log, "broken") {
 			t.Errorf("log: %s", log)
 		}
 	})
