@@ -142,6 +142,12 @@ func WantsDelete(pv *corev1.PersistentVolume) bool {
 	return true
 }
 
+// LeavesVolume reports whether the PersistentVolume of ours is being deleted while its volume is not: nothing keeps the
+// object until the volume is deleted.
+func LeavesVolume(pv *corev1.PersistentVolume) bool {
+	return pv.DeletionTimestamp != nil && (!hasFinalizer(pv) || pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete)
+}
+
 func neverBound(pv *corev1.PersistentVolume) bool {
 	switch pv.Status.Phase {
 	case "", corev1.VolumePending, corev1.VolumeAvailable:

@@ -58,6 +58,33 @@ func TestOwned(t *testing.T) {
 	}
 }
 
+func TestLeavesVolume(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		policy                 corev1.PersistentVolumeReclaimPolicy
+		terminating, finalizer bool
+		want                   bool
+	}{
+		"alive":                              {corev1.PersistentVolumeReclaimDelete, false, true, false},
+		"alive, without our finalizer":       {corev1.PersistentVolumeReclaimDelete, false, false, false},
+		"alive, to be kept":                  {corev1.PersistentVolumeReclaimRetain, false, true, false},
+		"terminating":                        {corev1.PersistentVolumeReclaimDelete, true, true, false},
+		"terminating, without our finalizer": {corev1.PersistentVolumeReclaimDelete, true, false, true},
+		"terminating, to be kept":            {corev1.PersistentVolumeReclaimRetain, true, true, true},
+	} {
+		pv := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{PersistentVolumeReclaimPolicy: tc.policy}}
+		if tc.terminating {
+			pv.DeletionTimestamp = &metav1.Time{}
+		}
+		if tc.finalizer {
+			pv.Finalizers = []string{"external-provisioner.volume.kubernetes.io/finalizer"}
+		}
+		if got := LeavesVolume(pv); got != tc.want {
+			t.Errorf("%s: got %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
 // Every combination of policy, phase, terminating and finalizer, against the rules written down as a list:
 // those that are not listed keep the finalizer as it is and the volume.
 func TestUpkeepAndDeletion(t *testing.T) {

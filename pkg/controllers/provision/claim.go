@@ -27,7 +27,7 @@ func (c *Controller) syncClaim(ctx context.Context, uid types.UID) loop.Verdict 
 		return loop.Again()
 	}
 	defer free()
-	release, ok := c.locks.try(uid)
+	release, ok := c.lockClaim(uid)
 	if !ok {
 		return loop.After(lockedRetry)
 	}

@@ -24,7 +24,7 @@ const (
 	savers         = 4
 	saveRetryStart = 5 * time.Millisecond
 	saveRetryMax   = 30 * time.Second
-	// lockedRetry is when a claim that another worker holds is looked at again.
+	// lockedRetry is when a volume that another worker holds is looked at again.
 	lockedRetry = 100 * time.Millisecond
 	// cacheLag is when to look again for what was written and is not in the cache yet.
 	cacheLag = time.Second
@@ -38,7 +38,7 @@ type Controller struct {
 	quiet     *quiet // nil without --quiet-events
 	creates   *creates
 	deletions deletions
-	locks     uidLocks
+	locks     volumeLocks
 	slots     slots // to work on claims: CreateWorkers of them
 	encoder   topology.Encoder
 

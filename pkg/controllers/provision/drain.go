@@ -85,7 +85,7 @@ func (c *Controller) driveOn(work context.Context, uid types.UID) {
 		}
 		defer free()
 	}
-	release, ok := c.locks.try(uid)
+	release, ok := c.lockClaim(uid)
 	if !ok {
 		return
 	}

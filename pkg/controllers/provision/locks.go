@@ -4,32 +4,65 @@ import (
 	"context"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// uidLocks lets only one of create, save and delete work on a claim UID. Nobody waits for a lock: who does
-// not get it comes back later.
-type uidLocks struct {
+// volumeLocks lets only one of create, save and delete work on a volume, by its name. Claims of one name share a lock:
+// short names are not unique, and a driver finds a volume by its name. Nobody waits for a lock: whoever does not get it
+// comes back later. The zero value is ready.
+type volumeLocks struct {
 	mu   sync.Mutex
-	held map[types.UID]struct{}
+	held map[string]struct{}
 }
 
-// try takes the lock and returns the function that gives it back, or false when somebody holds it.
-func (l *uidLocks) try(uid types.UID) (release func(), ok bool) {
+// try takes the locks of all the names and returns the function that gives them back. It returns false and takes none
+// when one of them is held.
+func (l *volumeLocks) try(names ...string) (release func(), ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, taken := l.held[uid]; taken {
-		return nil, false
+	for _, name := range names {
+		if _, taken := l.held[name]; taken {
+			return nil, false
+		}
 	}
 	if l.held == nil {
-		l.held = map[types.UID]struct{}{}
+		l.held = map[string]struct{}{}
 	}
-	l.held[uid] = struct{}{}
+	for _, name := range names {
+		l.held[name] = struct{}{}
+	}
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		delete(l.held, uid)
+		for _, name := range names {
+			delete(l.held, name)
+		}
 	}, true
+}
+
+// lockClaim takes the lock of the claim's volume, or returns false.
+func (c *Controller) lockClaim(uid types.UID) (release func(), ok bool) {
+	return c.locks.try(c.lockName(uid))
+}
+
+// lockPV takes the locks of all volumes that pv may stand for, or returns false: its name may be from before a change of
+// the flags that make names.
+func (c *Controller) lockPV(pv *corev1.PersistentVolume) (release func(), ok bool) {
+	names := []string{pv.Name}
+	if ref := pv.Spec.ClaimRef; ref != nil && ref.UID != "" {
+		names = append(names, c.lockName(ref.UID))
+	}
+	return c.locks.try(names...)
+}
+
+// lockName returns the name of the claim's volume, and the UID of a claim that can have no volume.
+func (c *Controller) lockName(uid types.UID) string {
+	name, err := c.cfg.Settings.volumeName(uid)
+	if err != nil {
+		return string(uid)
+	}
+	return name
 }
 
 // slots bounds how many claims are worked on at once, by the workers and by the drain together.

@@ -23,7 +23,7 @@ import (
 // Safe for concurrent use.
 type releases struct {
 	mu  sync.Mutex
-	due map[types.NamespacedName]types.UID // snapshot → its UID when the volume was made
+	due map[types.NamespacedName]types.UID // snapshot → its UID when the volume was made, "" for any
 }
 
 func (r *releases) add(name types.NamespacedName, uid types.UID) {
@@ -47,11 +47,28 @@ func (r *releases) drop(name types.NamespacedName) {
 
 // release lets the snapshot go that the volume of the plan was made from, if that is what it was made from.
 func (c *Controller) release(ctx context.Context, plan *Plan) {
-	if plan.Source.Kind != source.Snapshot {
+	c.releaseSnapshot(ctx, plan.Source, plan.SourceUID)
+}
+
+// releaseSourceOf is release for a create that may have no plan: an earlier process has made the volume.
+func (c *Controller) releaseSourceOf(ctx context.Context, cr create) {
+	if cr.plan != nil {
+		c.release(ctx, cr.plan)
 		return
 	}
-	name := types.NamespacedName{Namespace: plan.Source.Namespace, Name: plan.Source.Name}
-	c.releases.add(name, plan.SourceUID)
+	if ref, err := source.Of(cr.claim, c.cfg.Settings.CrossNamespace); err == nil {
+		const anyUID = ""
+		c.releaseSnapshot(ctx, ref, anyUID)
+	}
+}
+
+// releaseSnapshot removes our finalizer from the source, if that is a snapshot and no other claim needs it.
+func (c *Controller) releaseSnapshot(ctx context.Context, ref source.Reference, uid types.UID) {
+	if ref.Kind != source.Snapshot {
+		return
+	}
+	name := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+	c.releases.add(name, uid)
 	if c.syncRelease(ctx, name) != loop.Done() {
 		c.snapshots.Add(name)
 	}

@@ -93,9 +93,10 @@ func (c *Controller) unmark(ctx context.Context, claim *corev1.PersistentVolumeC
 // drive brings an outstanding create on. claim is nil when it is gone; nothing about the claim, its class or its
 // source ends the create, only the driver's answers and a PersistentVolume that stands for the volume do.
 func (c *Controller) drive(ctx context.Context, cr create, claim *corev1.PersistentVolumeClaim) loop.Verdict {
-	if pv := c.volumeOf(cr.claim); pv != nil {
+	if pv := c.volumeOf(cr.claim); pv != nil && !volume.LeavesVolume(pv) {
 		c.markers.end(ctx, cr.claim.UID)
 		c.creates.put(create{claim: cr.claim, saved: pv.Name})
+		c.releaseSourceOf(ctx, cr)
 		return loop.After(0)
 	}
 	if cr.lastFinal {

@@ -16,6 +16,7 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
 	"github.com/csi-sidecars/external-provisioner/pkg/trace"
+	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 )
 
 // refusedFor is how long the API server must have refused a PersistentVolume whose claim is gone before its volume is
@@ -46,7 +47,7 @@ func (c *Controller) made(ctx context.Context, cr create, start time.Time) loop.
 
 // syncUnsaved tries again to save the PersistentVolume of a claim.
 func (c *Controller) syncUnsaved(ctx context.Context, uid types.UID) loop.Verdict {
-	release, ok := c.locks.try(uid)
+	release, ok := c.lockClaim(uid)
 	if !ok {
 		return loop.After(lockedRetry)
 	}
@@ -121,17 +122,41 @@ func (c *Controller) create(ctx context.Context, pv *corev1.PersistentVolume) er
 	if gerr != nil {
 		return fmt.Errorf("%w; and reading it: %w", err, gerr)
 	}
-	var volumeID string
-	if pv.Spec.CSI != nil {
-		volumeID = pv.Spec.CSI.VolumeHandle
-	}
-	if live.DeletionTimestamp == nil && c.isOurs(live, pv.Spec.ClaimRef.UID, volumeID) {
+	volumeID := handleIn(pv)
+	ours := c.isOurs(live, pv.Spec.ClaimRef.UID, volumeID)
+	switch {
+	case ours && live.DeletionTimestamp == nil:
 		return nil
+	case ours && volume.LeavesVolume(live):
+		// The volume outlives this object and needs the next one.
+		return fmt.Errorf("PersistentVolume %s is being deleted and its volume is not: %w", pv.Name, err)
 	}
 	if live.Spec.CSI != nil && live.Spec.CSI.Driver == c.cfg.Settings.Driver && live.Spec.CSI.VolumeHandle == volumeID {
 		return fmt.Errorf("%w: PersistentVolume %s is being deleted or for another claim, and its volume with it", errVolumeInUse, pv.Name)
 	}
 	return fmt.Errorf("a PersistentVolume %s is there that is not for this volume, or is being deleted: %w", pv.Name, err)
+}
+
+// handleIn returns the volume handle, "" for a PersistentVolume of an in-tree plugin.
+func handleIn(pv *corev1.PersistentVolume) string {
+	if pv.Spec.CSI == nil {
+		return ""
+	}
+	return pv.Spec.CSI.VolumeHandle
+}
+
+// noteSaved ends a create whose PersistentVolume is there after all: the API server took it, and the answer was lost.
+// It comes before the deletion of pv, which would otherwise be created again for a volume that is gone. The lock of
+// the volume is held.
+func (c *Controller) noteSaved(ctx context.Context, pv *corev1.PersistentVolume) {
+	ref := pv.Spec.ClaimRef
+	if ref == nil {
+		return
+	}
+	cr, ok := c.creates.get(ref.UID)
+	if ok && cr.unsaved != nil && cr.unsaved.Name == pv.Name && c.isOurs(pv, ref.UID, handleIn(cr.unsaved)) {
+		c.saved(ctx, cr)
+	}
 }
 
 // errVolumeInUse says that a volume is another PersistentVolume's: the driver has given it out a second time, because two

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -112,7 +113,10 @@ func TestTwoClaimsOfOneVolumeName(t *testing.T) {
 		first := w.claim("c")
 		w.pass(0)
 		w.claim("d")
-		w.pass(100 * time.Millisecond)
+		w.pass(10 * time.Millisecond)
+		w.api.lag(true) // the second one is begun before the cache shows the PersistentVolume of the first
+		w.pass(200 * time.Millisecond)
+		w.api.lag(false)
 		pv := w.pv("pvc-uid")
 		if pv == nil || pv.Spec.ClaimRef.UID != first.UID {
 			t.Fatalf("PersistentVolume %v", pv)
@@ -132,6 +136,39 @@ func TestTwoClaimsOfOneVolumeName(t *testing.T) {
 		}
 		if len(w.driver.createCalls()) != 3 || len(w.driver.deleteCalls()) != 1 || w.driver.volumeCount() != 1 {
 			t.Errorf("%d creates, %d deletes, %d volumes", len(w.driver.createCalls()), len(w.driver.deleteCalls()), w.driver.volumeCount())
+		}
+	})
+}
+
+// Claims of one volume name share its volume, as far as the driver can tell: no call for the one is made while the volume
+// of the other is created or deleted.
+func TestCallsForOneVolumeNameDoNotOverlap(t *testing.T) {
+	inWorld(t, func(cfg *Config) { cfg.Settings.VolumeNameUUIDLength = 3 }, func(t *testing.T, w *world) {
+		const create, wait, del = 50 * time.Millisecond, 500 * time.Millisecond, 1500 * time.Millisecond
+		w.driver.answers(answer{after: create}, answer{code: codes.Aborted}, answer{after: 2 * time.Second})
+		w.driver.deletes = []answer{{after: del}}
+		first := w.claim("c")
+		w.pass(0)
+		w.claim("d")
+		w.pass(10 * time.Millisecond)
+		w.api.lag(true) // the second one is begun before the cache shows the PersistentVolume of the first
+		w.pass(wait)
+		w.api.lag(false)
+		w.remove(first)
+		w.phase("pvc-uid", corev1.VolumeReleased)
+		w.pass(time.Minute)
+		creates, deletes := w.driver.createCalls(), w.driver.deleteCalls()
+		if len(creates) != 3 || len(deletes) != 1 || creates[1].at > deletes[0].at {
+			t.Fatalf("CreateVolume %v, DeleteVolume %v", creates, deletes)
+		}
+		if creates[1].at < creates[0].at+create {
+			t.Errorf("the second claim's call began at %s, during the first one's", creates[1].at)
+		}
+		if creates[2].at < deletes[0].at+del {
+			t.Errorf("the second claim's call began at %s, while the volume was deleted from %s on", creates[2].at, deletes[0].at)
+		}
+		if pv := w.pv("pvc-uid"); pv == nil || pv.Spec.ClaimRef.UID != "uid-of-d" || w.driver.volumeCount() != 1 {
+			t.Errorf("PersistentVolume %v, %d volumes", pv, w.driver.volumeCount())
 		}
 	})
 }

@@ -88,15 +88,12 @@ func (c *Controller) syncVolume(ctx context.Context, name string) loop.Verdict {
 	if !volume.WantsDelete(pv) {
 		return loop.Done()
 	}
-	uid := pv.UID
-	if pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID != "" {
-		uid = pv.Spec.ClaimRef.UID
-	}
-	release, ok := c.locks.try(uid)
+	release, ok := c.lockPV(pv)
 	if !ok {
 		return loop.After(lockedRetry)
 	}
 	defer release()
+	c.noteSaved(ctx, pv)
 	return c.deleteVolume(ctx, pv)
 }
 
