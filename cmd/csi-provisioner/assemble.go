@@ -14,7 +14,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
-	"github.com/csi-sidecars/external-provisioner/pkg/controllers/capacity"
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/cloneprotect"
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/provision"
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/snapshotprotect"
@@ -98,8 +97,6 @@ type rooms struct {
 	has          provision.Capabilities
 	provision    *provision.Controller
 	others       []controller
-	// capacityVersion is that of the API of storage capacity; empty when it is not published.
-	capacityVersion capacity.Version
 	// leader is set before the controllers run; nil without leader election.
 	leader *process.Leader
 	// background is what runs beside the controllers, from before they do until after they have ended.

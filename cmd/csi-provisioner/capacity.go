@@ -15,7 +15,7 @@ import (
 )
 
 // publishCapacity builds the controller of CSIStorageCapacity objects; nil when it is not wanted. It asks the API
-// server for the version of the API and for the owner of the objects.
+// server for the owner of the objects.
 func (r *rooms) publishCapacity(ctx context.Context) (*capacity.Controller, error) {
 	cfg := r.cfg.Capacity
 	if !cfg.Enabled {
@@ -31,13 +31,8 @@ func (r *rooms) publishCapacity(ctx context.Context) (*capacity.Controller, erro
 	if err != nil {
 		return nil, fmt.Errorf("storage capacity: %w", err)
 	}
-	version, err := capacity.FindVersion(ctx, clients.Capacity, cfg.Namespace)
-	if err != nil {
-		return nil, fmt.Errorf("storage capacity: %w", err)
-	}
-	r.capacityVersion = version
 	objects, err := capacity.NewObjects(capacity.ObjectsConfig{
-		Client: clients.Capacity, Version: version, DriverName: r.name, Namespace: cfg.Namespace,
+		Client: clients.Capacity, DriverName: r.name, Namespace: cfg.Namespace,
 		ManagedBy: nodelocal.ManagedBy(wellknown.ManagedByBase, r.cfg.Node.Name),
 	})
 	if err != nil {

@@ -35,9 +35,9 @@ func (r *rooms) cleanUpNodes() error {
 		return err
 	}
 	turns := []controller{nodes}
-	if r.capacityVersion != "" {
+	if r.cfg.Capacity.Enabled {
 		objects, err := capacity.NewSweeper(capacity.SweeperConfig{
-			Client: r.api.clients.Capacity, Metadata: r.api.clients.Metadata, Version: r.capacityVersion, DriverName: r.name,
+			Client: r.api.clients.Capacity, Metadata: r.api.clients.Metadata, DriverName: r.name,
 			Namespace: r.cfg.Capacity.Namespace,
 		})
 		if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/csi-sidecars/external-provisioner/test/deploy"
 )
 
-// oldFlags are those of external-provisioner v6.3; all others are ours.
+// oldFlags are those of external-provisioner v6.4; all others are ours.
 var oldFlags = strings.Fields(`
 	csi-address kubeconfig master kube-api-qps kube-api-burst version automaxprocs feature-gates
 	volume-name-prefix volume-name-uuid-length default-fstype extra-create-metadata controller-publish-readonly

@@ -392,7 +392,6 @@ func TestKindsOfTheAPIServer(t *testing.T) {
 	for kind, want := range map[string]bool{
 		"storage.k8s.io/v1 VolumeAttributesClass":              true,
 		"storage.k8s.io/v1 CSIStorageCapacity":                 true,
-		"storage.k8s.io/v1beta1 CSIStorageCapacity":            false,
 		"snapshot.storage.k8s.io/v1 VolumeSnapshot":            true,
 		"gateway.networking.k8s.io/v1beta1 ReferenceGrant":     true,
 		"groupsnapshot.storage.k8s.io/v1 VolumeGroupSnapshot ": false,

@@ -135,12 +135,8 @@ func (s *site) objectsOf(driverName, managedBy string) *capacity.Objects {
 	if err != nil {
 		s.Fatal(err)
 	}
-	version, err := capacity.FindVersion(s.Context(), clients.Capacity, s.ns)
-	if err != nil {
-		s.Fatal(err)
-	}
 	objects, err := capacity.NewObjects(capacity.ObjectsConfig{
-		Client: clients.Capacity, Version: version, DriverName: driverName, ManagedBy: managedBy, Namespace: s.ns,
+		Client: clients.Capacity, DriverName: driverName, ManagedBy: managedBy, Namespace: s.ns,
 	})
 	if err != nil {
 		s.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	storagev1 "k8s.io/api/storage/v1"
-	storagev1beta1 "k8s.io/api/storage/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -12,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	storageclient "k8s.io/client-go/kubernetes/typed/storage/v1"
-	storagebetaclient "k8s.io/client-go/kubernetes/typed/storage/v1beta1"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
@@ -22,8 +20,6 @@ import (
 type ObjectsConfig struct {
 	// Client makes all calls. Its rate limit is the limit of the controller's writes.
 	Client kubernetes.Interface
-	// Version is the API's version that the server has; see FindVersion.
-	Version Version
 	// DriverName and ManagedBy are the values of the two labels that make an object ours.
 	DriverName, ManagedBy string
 	// Namespace is where the objects are.
@@ -31,8 +27,7 @@ type ObjectsConfig struct {
 }
 
 // Objects are the CSIStorageCapacity objects of one driver and instance: a cache of just these, and the
-// writes. A replica that stands by may run the cache alone. Whatever the version of the API is, the objects
-// are those of v1 here.
+// writes. A replica that stands by may run the cache alone. The API server must serve them in storage.k8s.io/v1.
 type Objects struct {
 	cfg    ObjectsConfig
 	cache  *cluster.Cache
@@ -56,31 +51,19 @@ func NewObjects(cfg ObjectsConfig) (*Objects, error) {
 		wellknown.LabelDriverName: cfg.DriverName,
 		wellknown.LabelManagedBy:  cfg.ManagedBy,
 	}.String()
+	client := cfg.Client.StorageV1().CSIStorageCapacities(cfg.Namespace)
+	o := &Objects{cfg: cfg, writer: writerFor(cfg.Client, cfg.Namespace)}
 	// No resync: the poll refreshes, and nothing else is to be gained from it.
-	reads := cluster.CacheConfig{Name: ResourceName, Client: cfg.Client, Trim: trimmed}
-	o := &Objects{cfg: cfg, writer: writerFor(cfg.Client, cfg.Version, cfg.Namespace)}
-	if cfg.Version == V1beta1 {
-		client := cfg.Client.StorageV1beta1().CSIStorageCapacities(cfg.Namespace)
-		reads.Example = &storagev1beta1.CSIStorageCapacity{}
-		reads.List = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+	reads := cluster.CacheConfig{
+		Name: ResourceName, Client: cfg.Client, Trim: trimmed, Example: &storagev1.CSIStorageCapacity{},
+		List: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			options.LabelSelector = ours
 			return client.List(ctx, options)
-		}
-		reads.Watch = func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+		},
+		Watch: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.LabelSelector = ours
 			return client.Watch(ctx, options)
-		}
-	} else {
-		client := cfg.Client.StorageV1().CSIStorageCapacities(cfg.Namespace)
-		reads.Example = &storagev1.CSIStorageCapacity{}
-		reads.List = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			options.LabelSelector = ours
-			return client.List(ctx, options)
-		}
-		reads.Watch = func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			options.LabelSelector = ours
-			return client.Watch(ctx, options)
-		}
+		},
 	}
 	var err error
 	if o.cache, err = cluster.NewCache(reads); err != nil {
@@ -98,13 +81,10 @@ func (o *Objects) HasSynced() bool { return o.cache.HasSynced() }
 // LastError returns what the watch failed with last, nil when it never did. It may be called concurrently.
 func (o *Objects) LastError() error { return o.cache.LastError() }
 
-// trimmed turns what the server sends into what the cache keeps: the v1 object without its managed fields,
-// which an update that lacks them leaves as they are.
+// trimmed turns what the server sends into what the cache keeps: the object without its managed fields, which an
+// update that lacks them leaves as they are.
 func trimmed(obj any) (any, error) {
 	object, ok := obj.(*storagev1.CSIStorageCapacity)
-	if beta, is := obj.(*storagev1beta1.CSIStorageCapacity); is {
-		object, ok = fromBeta(beta), true
-	}
 	if !ok {
 		return obj, nil // a tombstone
 	}
@@ -112,26 +92,23 @@ func trimmed(obj any) (any, error) {
 	return object, nil
 }
 
-func writerFor(client kubernetes.Interface, version Version, namespace string) writer {
-	if version == V1beta1 {
-		return betaWriter{client.StorageV1beta1().CSIStorageCapacities(namespace)}
-	}
-	return v1Writer{client.StorageV1().CSIStorageCapacities(namespace)}
+func writerFor(client kubernetes.Interface, namespace string) writer {
+	return apiWriter{client.StorageV1().CSIStorageCapacities(namespace)}
 }
 
-type v1Writer struct {
+type apiWriter struct {
 	client storageclient.CSIStorageCapacityInterface
 }
 
-func (w v1Writer) create(ctx context.Context, object *storagev1.CSIStorageCapacity) (*storagev1.CSIStorageCapacity, error) {
+func (w apiWriter) create(ctx context.Context, object *storagev1.CSIStorageCapacity) (*storagev1.CSIStorageCapacity, error) {
 	return trimAnswer(w.client.Create(ctx, object, metav1.CreateOptions{}))
 }
 
-func (w v1Writer) update(ctx context.Context, object *storagev1.CSIStorageCapacity) (*storagev1.CSIStorageCapacity, error) {
+func (w apiWriter) update(ctx context.Context, object *storagev1.CSIStorageCapacity) (*storagev1.CSIStorageCapacity, error) {
 	return trimAnswer(w.client.Update(ctx, object, metav1.UpdateOptions{}))
 }
 
-func (w v1Writer) delete(ctx context.Context, name string, uid types.UID) error {
+func (w apiWriter) delete(ctx context.Context, name string, uid types.UID) error {
 	return w.client.Delete(ctx, name, *metav1.NewPreconditionDeleteOptions(string(uid)))
 }
 
@@ -141,50 +118,4 @@ func trimAnswer(object *storagev1.CSIStorageCapacity, err error) (*storagev1.CSI
 	}
 	object.ManagedFields = nil
 	return object, nil
-}
-
-type betaWriter struct {
-	client storagebetaclient.CSIStorageCapacityInterface
-}
-
-func (w betaWriter) create(ctx context.Context, object *storagev1.CSIStorageCapacity) (*storagev1.CSIStorageCapacity, error) {
-	created, err := w.client.Create(ctx, toBeta(object), metav1.CreateOptions{})
-	if err != nil {
-		return nil, err
-	}
-	return trimAnswer(fromBeta(created), nil)
-}
-
-func (w betaWriter) update(ctx context.Context, object *storagev1.CSIStorageCapacity) (*storagev1.CSIStorageCapacity, error) {
-	updated, err := w.client.Update(ctx, toBeta(object), metav1.UpdateOptions{})
-	if err != nil {
-		return nil, err
-	}
-	return trimAnswer(fromBeta(updated), nil)
-}
-
-func (w betaWriter) delete(ctx context.Context, name string, uid types.UID) error {
-	return w.client.Delete(ctx, name, *metav1.NewPreconditionDeleteOptions(string(uid)))
-}
-
-// fromBeta and toBeta share the parts of their argument.
-
-func fromBeta(o *storagev1beta1.CSIStorageCapacity) *storagev1.CSIStorageCapacity {
-	return &storagev1.CSIStorageCapacity{
-		ObjectMeta:        o.ObjectMeta,
-		NodeTopology:      o.NodeTopology,
-		StorageClassName:  o.StorageClassName,
-		Capacity:          o.Capacity,
-		MaximumVolumeSize: o.MaximumVolumeSize,
-	}
-}
-
-func toBeta(o *storagev1.CSIStorageCapacity) *storagev1beta1.CSIStorageCapacity {
-	return &storagev1beta1.CSIStorageCapacity{
-		ObjectMeta:        o.ObjectMeta,
-		NodeTopology:      o.NodeTopology,
-		StorageClassName:  o.StorageClassName,
-		Capacity:          o.Capacity,
-		MaximumVolumeSize: o.MaximumVolumeSize,
-	}
 }

@@ -34,8 +34,6 @@ var nodesResource = corev1.SchemeGroupVersion.WithResource("nodes")
 type SweeperConfig struct {
 	// Client lists and deletes the objects. It should have the limits of capacity writes.
 	Client kubernetes.Interface
-	// Version is the API's version that the server has; see FindVersion. Default: V1.
-	Version Version
 	// Metadata lists the Nodes.
 	Metadata metadata.Interface
 	// DriverName and Namespace say which objects.
@@ -114,22 +112,11 @@ func (s *Sweeper) sweep(stop, work context.Context) error {
 // objects returns what all instances of the driver have published.
 func (s *Sweeper) objects(ctx context.Context) ([]storagev1.CSIStorageCapacity, error) {
 	options := metav1.ListOptions{LabelSelector: labels.Set{wellknown.LabelDriverName: s.cfg.DriverName}.String(), ResourceVersion: "0"}
-	if s.cfg.Version != V1beta1 {
-		list, err := s.cfg.Client.StorageV1().CSIStorageCapacities(s.cfg.Namespace).List(ctx, options)
-		if err != nil {
-			return nil, err
-		}
-		return list.Items, nil
-	}
-	list, err := s.cfg.Client.StorageV1beta1().CSIStorageCapacities(s.cfg.Namespace).List(ctx, options)
+	list, err := s.cfg.Client.StorageV1().CSIStorageCapacities(s.cfg.Namespace).List(ctx, options)
 	if err != nil {
 		return nil, err
 	}
-	objects := make([]storagev1.CSIStorageCapacity, 0, len(list.Items))
-	for i := range list.Items {
-		objects = append(objects, *fromBeta(&list.Items[i]))
-	}
-	return objects, nil
+	return list.Items, nil
 }
 
 // nodes returns the managed-by labels of the nodes that there are.
@@ -172,7 +159,7 @@ func ofNode(id string) bool {
 }
 
 func (s *Sweeper) remove(ctx context.Context, object *storagev1.CSIStorageCapacity) error {
-	err := writerFor(s.cfg.Client, s.cfg.Version, s.cfg.Namespace).delete(ctx, object.Name, object.UID)
+	err := writerFor(s.cfg.Client, s.cfg.Namespace).delete(ctx, object.Name, object.UID)
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete capacity object %q: %w", object.Name, err)
 	}

@@ -65,17 +65,15 @@ func TestSweeper(t *testing.T) {
 	t.Parallel()
 	all := []string{"central", "gone", "here", "other-driver"}
 	for name, tc := range map[string]struct {
-		version Version
 		nodes   []string
 		prepare func(client *fake.Clientset, metadata *metadatafake.FakeMetadataClient)
 		// want after one sweep, after two, and after five.
 		want1, want2, want5 []string
 		wantErrors          int
 	}{
-		"a node is gone":            {nodes: []string{"here"}, want1: all, want2: []string{"central", "here", "other-driver"}, want5: []string{"central", "here", "other-driver"}},
-		"a node is gone, older API": {version: V1beta1, nodes: []string{"here"}, want1: all, want2: []string{"central", "here", "other-driver"}, want5: []string{"central", "here", "other-driver"}},
-		"no node is gone":           {nodes: []string{"here", "gone"}, want1: all, want2: all, want5: all},
-		"there is no node at all":   {want1: all, want2: all, want5: all, wantErrors: 5},
+		"a node is gone":          {nodes: []string{"here"}, want1: all, want2: []string{"central", "here", "other-driver"}, want5: []string{"central", "here", "other-driver"}},
+		"no node is gone":         {nodes: []string{"here", "gone"}, want1: all, want2: all, want5: all},
+		"there is no node at all": {want1: all, want2: all, want5: all, wantErrors: 5},
 		"nodes cannot be listed": {nodes: []string{"here"}, prepare: func(_ *fake.Clientset, metadata *metadatafake.FakeMetadataClient) {
 			metadata.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return true, nil, apierrors.NewForbidden(corev1.Resource("nodes"), "", errors.New("no role"))
@@ -99,7 +97,7 @@ func TestSweeper(t *testing.T) {
 				if tc.prepare != nil {
 					tc.prepare(client, nodes)
 				}
-				sweeper, err := NewSweeper(SweeperConfig{Client: client, Metadata: nodes, Version: tc.version, DriverName: testDriver, Namespace: testNamespace})
+				sweeper, err := NewSweeper(SweeperConfig{Client: client, Metadata: nodes, DriverName: testDriver, Namespace: testNamespace})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -117,7 +115,7 @@ func TestSweeper(t *testing.T) {
 				}{{0, tc.want1}, {1, tc.want2}, {3, tc.want5}} {
 					time.Sleep(step.sweeps * defaultSweepEvery)
 					synctest.Wait()
-					if diff := cmp.Diff(step.want, namesOf(t, client, tc.version)); diff != "" {
+					if diff := cmp.Diff(step.want, namesOf(t, client)); diff != "" {
 						t.Errorf("objects %d sweeps later (-want +got):\n%s", step.sweeps, diff)
 					}
 				}
@@ -147,7 +145,7 @@ func sweepable(t *testing.T, nodes []string) (*fake.Clientset, *metadatafake.Fak
 		if name == "other-driver" {
 			object.Labels[wellknown.LabelDriverName] = "other"
 		}
-		objects = append(objects, object, toBeta(object))
+		objects = append(objects, object)
 	}
 	for _, node := range nodes {
 		metadata = append(metadata, &metav1.PartialObjectMetadata{
@@ -161,9 +159,9 @@ func sweepable(t *testing.T, nodes []string) (*fake.Clientset, *metadatafake.Fak
 	return fake.NewSimpleClientset(objects...), metadatafake.NewSimpleMetadataClient(scheme, metadata...)
 }
 
-func namesOf(t *testing.T, client *fake.Clientset, version Version) []string {
+func namesOf(t *testing.T, client *fake.Clientset) []string {
 	t.Helper()
-	sweeper := Sweeper{cfg: SweeperConfig{Client: client, Version: version, Namespace: testNamespace}}
+	sweeper := Sweeper{cfg: SweeperConfig{Client: client, Namespace: testNamespace}}
 	var names []string
 	for _, driver := range []string{testDriver, "other"} {
 		sweeper.cfg.DriverName = driver
