@@ -68,9 +68,20 @@ func (c *Controller) unfinished(work context.Context) []drainStep {
 	return steps
 }
 
-// mustEnd reports whether only this process knows of the create.
+// mustEnd reports whether only this process knows of the create, or of a PersistentVolume that it may save.
 func (c *Controller) mustEnd(cr create) bool {
-	return cr.unsaved != nil || (cr.proto.unanswered && (!c.markers.has(cr.claim.UID) || c.cfg.Cache.ClaimByUID(cr.claim.UID) == nil))
+	switch {
+	case !c.leftOnClaim(cr.claim.UID):
+		return cr.unsaved != nil || cr.proto.unanswered
+	case cr.unsaved != nil:
+		return c.pvAccess.Refusal("create") == nil
+	}
+	return false
+}
+
+// leftOnClaim reports whether a marker tells the next process of the create.
+func (c *Controller) leftOnClaim(uid types.UID) bool {
+	return c.markers.has(uid) && c.cfg.Cache.ClaimByUID(uid) != nil
 }
 
 // driveOn takes one step with a create that must end. Waits are the drain's: there is no time for a back-off, and a
@@ -111,7 +122,7 @@ func (c *Controller) report(work context.Context) {
 		cr, _ := c.creates.get(uid)
 		// A create that was taken up and has no plan yet has its volume's name all the same.
 		name, _ := c.cfg.Settings.volumeName(uid)
-		if c.markers.has(uid) && c.cfg.Cache.ClaimByUID(uid) != nil {
+		if c.leftOnClaim(uid) {
 			logger.Info("Left to the next process", "PVC", klog.KObj(cr.claim), "volume", name)
 			continue
 		}

@@ -175,6 +175,7 @@ func (c *Controller) taken(ctx context.Context, cr create, err error) loop.Verdi
 func (c *Controller) notSaved(ctx context.Context, cr create, err error) {
 	trace.Fail(ctx, err)
 	c.metrics.saveFailed.Inc()
+	_ = c.pvAccess.Observe(ctx, "create", err) // for a stop; until then it is tried again in any case
 	klog.FromContext(ctx).Error(err, "Cannot save PersistentVolume, trying again", "PV", klog.KObj(cr.unsaved), "PVC", klog.KObj(cr.claim))
 	c.tell(cr.claim, eventSaveFailed(cr.unsaved, err))
 	if cr.plan != nil {
