@@ -24,7 +24,7 @@ const (
 	readTimeout    = 10 * time.Second
 	writeTimeout   = 30 * time.Second
 	idleTimeout    = 2 * time.Minute
-	profileTimeout = 5 * time.Minute // what /debug/pprof/profile?seconds= may ask for
+	profileTimeout = 5 * time.Minute // the longest profile or trace that is taken
 	maxHeaderBytes = 64 << 10
 	closeTimeout   = time.Second
 )
@@ -112,19 +112,15 @@ func (h *HTTP) Run(ctx context.Context) error {
 }
 
 func (h *HTTP) server(logger klog.Logger) *http.Server {
-	server := &http.Server{
+	return &http.Server{
 		Handler:           h.handler(),
 		ReadTimeout:       readTimeout,
 		ReadHeaderTimeout: readTimeout,
-		WriteTimeout:      writeTimeout,
+		WriteTimeout:      writeTimeout, // net/http/pprof adds the time that a profile takes
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          log.New(logWriter{logger}, "", 0),
 	}
-	if h.cfg.Pprof {
-		server.WriteTimeout = profileTimeout
-	}
-	return server
 }
 
 // Close frees the address of a server that never ran.
@@ -136,13 +132,14 @@ func (h *HTTP) handler() http.Handler {
 	mux.HandleFunc("/healthz/leader-election", h.serveElection)
 	mux.HandleFunc("/readyz", h.serveReady)
 	if h.cfg.Pprof {
-		mux.HandleFunc("/debug/pprof/", pprof.Index)
-		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		for path, serve := range map[string]http.HandlerFunc{
+			"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": pprof.Cmdline, "/debug/pprof/profile": pprof.Profile,
+			"/debug/pprof/symbol": pprof.Symbol, "/debug/pprof/trace": pprof.Trace,
+		} {
+			mux.Handle(path, limited(path, bounded(serve)))
+		}
 	}
-	mux.Handle(h.cfg.MetricsPath, promhttp.InstrumentMetricHandler(h.own, http.HandlerFunc(h.serveMetrics)))
+	mux.Handle(h.cfg.MetricsPath, promhttp.InstrumentMetricHandler(h.own, limited(h.cfg.MetricsPath, http.HandlerFunc(h.serveMetrics))))
 	return mux
 }
 
