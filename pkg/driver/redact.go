@@ -2,8 +2,6 @@ package driver
 
 import (
 	"context"
-	"slices"
-	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/kubernetes-csi/csi-lib-utils/protosanitizer"
@@ -11,13 +9,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/klog/v2"
-)
-
-const (
-	stripped = "***stripped***"
-	// minSecret is the length below which a value is taken for a word and not for a secret: replacing each
-	// "1" or "no" would only make an error unreadable.
-	minSecret = 4
 )
 
 // logCalls logs the messages of a call at verbosity 5, without secrets, and takes out of its error what the
@@ -38,8 +29,8 @@ func logCalls(ctx context.Context, method string, req, reply any, cc *grpc.Clien
 }
 
 // visible returns a message as one line of JSON.
-func visible(message any, secrets []string) string {
-	return redact(protosanitizer.StripSecrets(message).String(), secrets)
+func visible(message any, hidden secrets) string {
+	return hidden.redact(protosanitizer.StripSecrets(message).String())
 }
 
 // readable returns req, or a copy of it when its accessibility requirements are already encoded: package
@@ -60,45 +51,16 @@ func readable(req any) any {
 	return plain
 }
 
-// secretsOf returns the values in req that must not be seen, the longest first, so that one which contains
-// another is replaced as a whole.
-func secretsOf(req any) []string {
-	holder, ok := req.(interface{ GetSecrets() map[string]string })
-	if !ok {
-		return nil
-	}
-	var secrets []string
-	for _, value := range holder.GetSecrets() {
-		// Drivers trim the line end that files and shells leave behind.
-		if value = strings.TrimSpace(value); len(value) >= minSecret {
-			secrets = append(secrets, value)
-		}
-	}
-	slices.SortFunc(secrets, func(a, b string) int {
-		if d := len(b) - len(a); d != 0 {
-			return d
-		}
-		return strings.Compare(a, b)
-	})
-	return secrets
-}
-
-func redact(text string, secrets []string) string {
-	for _, secret := range secrets {
-		text = strings.ReplaceAll(text, secret, stripped)
-	}
-	return text
-}
-
-// redactError returns err, or the same status with another text when it quotes a secret. The details of
-// such a status are dropped: they may quote it as well.
-func redactError(err error, secrets []string) error {
-	if err == nil || len(secrets) == 0 {
-		return err
-	}
-	if text := redact(err.Error(), secrets); text == err.Error() {
+// redactError returns err, or the same status with another text when it quotes a secret. The details of a status are
+// dropped whenever there are secrets: they are encoded messages that may quote them as well, and nothing reads them.
+func redactError(err error, hidden secrets) error {
+	if err == nil || len(hidden) == 0 {
 		return err
 	}
 	s := status.Convert(err)
-	return status.Error(s.Code(), redact(s.Message(), secrets))
+	text := hidden.redact(err.Error())
+	if text == err.Error() && len(s.Proto().GetDetails()) == 0 {
+		return err
+	}
+	return status.Error(s.Code(), hidden.redact(s.Message()))
 }

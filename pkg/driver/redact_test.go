@@ -73,25 +73,26 @@ func TestSecretsAreNeverShown(t *testing.T) {
 func TestErrorsWithoutSecretsStayAsTheyAre(t *testing.T) {
 	t.Parallel()
 	err := status.Error(codes.NotFound, "no such pool")
-	for name, secrets := range map[string][]string{"no secrets": nil, "another secret": {"hunter2"}} {
-		if got := redactError(err, secrets); got != err { //nolint:errorlint // the very same
+	for name, hidden := range map[string]secrets{"no secrets": nil, "another secret": secretsOf(withSecret("hunter2-hunter2"))} {
+		if got := redactError(err, hidden); got != err { //nolint:errorlint // the very same
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	if redactError(nil, []string{"hunter2"}) != nil {
+	if redactError(nil, secretsOf(withSecret("hunter2-hunter2"))) != nil {
 		t.Error("no error became one")
 	}
 }
 
-// A secret that contains another one is replaced as a whole.
-func TestSecretsThatOverlap(t *testing.T) {
+// Details go with the status to whoever reads the error, and are not searched.
+func TestDetailsAreDroppedWithSecrets(t *testing.T) {
 	t.Parallel()
-	secrets := secretsOf(&csi.DeleteVolumeRequest{Secrets: map[string]string{"a": "pass", "b": "password", "c": "wordpass"}})
-	if got := redact("try password and pass", secrets); got != "try ***stripped*** and ***stripped***" {
-		t.Errorf("got %q", got)
+	s, err := status.New(codes.Internal, "no login").WithDetails(wrapperspb.String("hunter2-hunter2"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if got := secretsOf(&csi.ProbeRequest{}); got != nil {
-		t.Errorf("secrets of a request that has none: %q", got)
+	got := status.Convert(redactError(s.Err(), secretsOf(withSecret("hunter2-hunter2"))))
+	if len(got.Details()) != 0 || got.Code() != codes.Internal || got.Message() != "no login" {
+		t.Errorf("status %v with details %v, want the same without details", got, got.Details())
 	}
 }
 
