@@ -45,14 +45,7 @@ func (r *rooms) cleanUpNodes() error {
 		}
 		turns = append(turns, objects)
 	}
-	e := r.cfg.Election
-	lock := process.LeaseName(r.name) + "-cleanup"
-	lease := process.LeaderConfig{
-		Leases: r.api.clients.Lease.CoordinationV1(), Lock: lock, Namespace: e.Namespace, Identity: e.Identity,
-		LeaseDuration: cleanupLease, RenewDeadline: cleanupRenew, RetryPeriod: cleanupRetry, DrainTimeout: cleanupDrain,
-		Labels: e.Labels,
-		Events: r.events.QuietRecorder(process.EventComponent(lock, e.Identity)),
-	}
+	lease := r.cleanupLease()
 	if _, err := process.NewLeader(lease); err != nil {
 		return err
 	}
@@ -63,6 +56,19 @@ func (r *rooms) cleanUpNodes() error {
 		takeTurns(ctx, lease, func(stop, work context.Context) error { return runAll(stop, work, turns) })
 	}))
 	return nil
+}
+
+// cleanupLease describes the lease of the clean-up, which is not that of the leader. Its contenders spread, since there is
+// one on each node.
+func (r *rooms) cleanupLease() process.LeaderConfig {
+	e := r.cfg.Election
+	lock := process.LeaseName(r.name) + "-cleanup"
+	return process.LeaderConfig{
+		Leases: r.api.clients.Lease.CoordinationV1(), Lock: lock, Namespace: e.Namespace, Identity: e.Identity,
+		LeaseDuration: cleanupLease, RenewDeadline: cleanupRenew, RetryPeriod: cleanupRetry, Spread: cleanupRetry,
+		DrainTimeout: cleanupDrain, Labels: e.Labels,
+		Events: r.events.QuietRecorder(process.EventComponent(lock, e.Identity)),
+	}
 }
 
 // takeTurns does work whenever this process holds the lease, until ctx ends. To lose it costs nothing: the next

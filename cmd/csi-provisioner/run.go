@@ -121,6 +121,11 @@ const driverAwayLimit = 30 * time.Second
 
 // connectDriver waits for the driver, without limit.
 func (s *starter) connectDriver(ctx context.Context, calls *driver.Metrics) (*driver.Driver, error) {
+	return driver.Connect(ctx, s.driverConfig(calls))
+}
+
+// driverConfig says how to reach the driver, and when to give it up.
+func (s *starter) driverConfig(calls *driver.Metrics) driver.Config {
 	c := driverConfig(s.cfg)
 	c.Metrics = calls
 	if s.cfg.Election.Enabled {
@@ -133,7 +138,7 @@ func (s *starter) connectDriver(ctx context.Context, calls *driver.Metrics) (*dr
 	if s.api.tracer != nil {
 		c.Intercept = s.api.tracer.Intercept
 	}
-	return driver.Connect(ctx, c)
+	return c
 }
 
 func (s *starter) addReady(name string, check func() error) {
@@ -153,14 +158,7 @@ func (s *starter) startWork(ctx context.Context, r *rooms) error {
 		})
 		return nil
 	}
-	e := s.cfg.Election
-	lock := r.driver.Identity().Name
-	leader, err := process.NewLeader(process.LeaderConfig{
-		Leases: s.api.clients.Lease.CoordinationV1(), Lock: lock, Namespace: e.Namespace, Identity: e.Identity,
-		LeaseDuration: e.LeaseDuration, RenewDeadline: e.RenewDeadline, RetryPeriod: e.RetryPeriod,
-		DrainTimeout: s.cfg.Work.DrainTimeout, Labels: e.Labels,
-		Events: r.events.QuietRecorder(process.EventComponent(lock, e.Identity)),
-	})
+	leader, err := process.NewLeader(s.leaderConfig(r))
 	if err != nil {
 		return err
 	}
@@ -172,6 +170,17 @@ func (s *starter) startWork(ctx context.Context, r *rooms) error {
 	r.leader = leader
 	s.group.Go(ctx, "leader election", func(stop context.Context) error { return leader.Run(stop, r.work) })
 	return nil
+}
+
+// leaderConfig describes the leader lease. While the driver is away, a standby does not contend for it.
+func (s *starter) leaderConfig(r *rooms) process.LeaderConfig {
+	e := s.cfg.Election
+	return process.LeaderConfig{
+		Leases: s.api.clients.Lease.CoordinationV1(), Lock: r.name, Namespace: e.Namespace, Identity: e.Identity,
+		LeaseDuration: e.LeaseDuration, RenewDeadline: e.RenewDeadline, RetryPeriod: e.RetryPeriod,
+		DrainTimeout: s.cfg.Work.DrainTimeout, Labels: e.Labels, Gate: r.driver.Gate,
+		Events: r.events.QuietRecorder(process.EventComponent(r.name, e.Identity)),
+	}
 }
 
 // writeEvents writes events until ctx ends, and then what is left, within a bound. What cannot be written by then

@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -46,6 +44,12 @@ type LeaderConfig struct {
 	DrainTimeout time.Duration
 	// Labels are set on the lease whenever it is written; others are left alone. Optional.
 	Labels map[string]string
+	// Gate blocks while this contender must not try to take the lease, and returns an error only when its context has
+	// ended. It is asked before each try, and not while leading. Nil means that it may always try.
+	Gate func(context.Context) error
+	// Spread is for a lease with hundreds of contenders: each waits for a random part of it before it tries to take a free
+	// lease, and does not try when it has seen somebody else take it. 0 means that all try at once: the fastest failover.
+	Spread time.Duration
 	// Events takes the two events of a term. Its component should be EventComponent(Lock, Identity). Optional.
 	Events resourcelock.EventRecorder
 }
@@ -107,7 +111,7 @@ func (l *Leader) Run(ctx context.Context, work func(stop, work context.Context) 
 	watching.Go(func() { l.watch(watchCtx) })
 	stopWatch := func() { endWatch(); watching.Wait() }
 	defer stopWatch()
-	for ctx.Err() == nil {
+	for l.mayTry(ctx) {
 		before := l.seen.now().version
 		e, err := l.begin(ctx)
 		if err != nil {
@@ -121,74 +125,6 @@ func (l *Leader) Run(ctx context.Context, work func(stop, work context.Context) 
 		l.await(ctx, before, failed)
 	}
 	return nil
-}
-
-// election is one elector at work.
-type election struct {
-	lock    *lock
-	started chan struct{}      // closed when the lease is won
-	done    chan struct{}      // closed when the elector has ended
-	end     context.CancelFunc // ends it
-}
-
-// begin starts a fresh elector: its first try is immediate, and unless that wins it ends.
-func (l *Leader) begin(ctx context.Context) (*election, error) {
-	logger := klog.FromContext(ctx)
-	// The elector outlives ctx: the lease is kept while work drains. What it would log is logged here.
-	electorCtx, end := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), klog.Logger{}))
-	e := &election{started: make(chan struct{}), done: make(chan struct{}), end: end}
-	e.lock = &lock{
-		Interface: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Namespace: l.cfg.Namespace, Name: l.name},
-			Client:     l.cfg.Leases,
-			LockConfig: resourcelock.ResourceLockConfig{Identity: l.cfg.Identity, EventRecorder: l.cfg.Events},
-			Labels:     l.cfg.Labels,
-		},
-		seen: l.seen, timeout: max(time.Second, l.cfg.RenewDeadline/2), pause: min(time.Second, l.cfg.RetryPeriod/5), giveUp: end,
-		report: func(verb string, err error) {
-			l.noteAnswer(err)
-			l.reportFailure(logger, verb, err)
-		},
-		onUpdate: l.noteRenewal,
-	}
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: e.lock, LeaseDuration: l.cfg.LeaseDuration, RenewDeadline: l.cfg.RenewDeadline, RetryPeriod: l.cfg.RetryPeriod,
-		Name: l.name,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(context.Context) { close(e.started) },
-			OnStoppedLeading: func() {},
-		},
-	})
-	if err != nil {
-		end()
-		return nil, fmt.Errorf("leader election: %w", err)
-	}
-	go func() {
-		defer close(e.done)
-		elector.Run(electorCtx)
-	}()
-	return e, nil
-}
-
-// won waits for the end of the first try.
-func (e *election) won(ctx context.Context) bool {
-	select {
-	case <-e.started:
-		return true
-	case <-e.done:
-	case <-ctx.Done():
-		// A request under way may be making us the leader: know it, so that the lease can be released.
-		select {
-		case <-e.started:
-			return true
-		case <-e.done:
-		case <-time.After(lastTry):
-			e.end()
-			<-e.done
-		}
-	}
-	won, _, _ := e.lock.state()
-	return won
 }
 
 // lead does the work of one term.
@@ -282,37 +218,5 @@ func (l *Leader) release(ctx context.Context, e *election) {
 		logger.Info("Released the leader lease", "lease", klog.KRef(l.cfg.Namespace, l.name))
 	} else {
 		logger.Info("The leader lease is not released: others wait until it runs out", "lease", klog.KRef(l.cfg.Namespace, l.name))
-	}
-}
-
-// await returns when the lease may be had, when it is time to look again, or when ctx ends. before is the
-// version of the sightings before the last try, failed says that the try ended with an error.
-func (l *Leader) await(ctx context.Context, before int, failed bool) {
-	logger := klog.FromContext(ctx)
-	look := time.NewTimer(wait.Jitter(l.cfg.RetryPeriod, leaderelection.JitterFactor))
-	defer look.Stop()
-	for {
-		s := l.seen.now()
-		if s.holder != "" && s.holder != l.cfg.Identity {
-			l.log.onChange(s.holder, func() { logger.Info("Standing by", "lease", klog.KRef(l.cfg.Namespace, l.name), "holder", s.holder) })
-		} else if !failed && !s.since.IsZero() || s.version != before {
-			return // free, gone, or ours from an earlier process
-		}
-		var again, expired <-chan time.Time
-		if failed || !s.watched {
-			again = look.C
-		}
-		if s.holder != "" && !failed {
-			expired = time.After(time.Until(s.since.Add(s.duration)))
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-again:
-			return
-		case <-expired:
-			return
-		case <-s.changed:
-		}
 	}
 }

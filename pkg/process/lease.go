@@ -159,11 +159,17 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 }
 
 func (l *lock) write(ctx context.Context, verb string, do func(context.Context, resourcelock.LeaderElectionRecord) error, record resourcelock.LeaderElectionRecord) error {
-	var begun time.Time
+	var first, begun time.Time
 	err := l.send(ctx, verb, func(ctx context.Context) error {
 		begun = time.Now()
+		if first.IsZero() {
+			first = begun
+		}
 		return do(ctx, record)
 	})
+	if apierrors.IsAlreadyExists(err) && begun.After(first) && l.created(ctx) {
+		begun, err = first, nil // it was the first request, whose answer was lost
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil {
@@ -173,6 +179,13 @@ func (l *lock) write(ctx context.Context, verb string, do func(context.Context, 
 	l.won = true
 	l.onUpdate(begun)
 	return nil
+}
+
+// created reports whether the lease that is there is ours. When it is somebody else's, the term ends: the library would
+// go on with the version that was read, and take the lease from them.
+func (l *lock) created(ctx context.Context) bool {
+	record, _, err := l.Get(ctx)
+	return err == nil && record.HolderIdentity == l.Identity()
 }
 
 // send sends one request, and for a leader again and again until it is answered or ctx ends.
