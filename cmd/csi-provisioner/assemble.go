@@ -80,7 +80,9 @@ func newAPI(config *rest.Config, cfg Config) (*api, error) {
 
 // driverConfig says how to reach the driver; nobody watches the calls.
 func driverConfig(cfg Config) driver.Config {
-	return driver.Config{Address: cfg.Driver.Address, Timeout: cfg.Driver.Timeout, Timeouts: cfg.Driver.Timeouts, Migrated: migrated}
+	return driver.Config{
+		Address: cfg.Driver.Address, Timeout: cfg.Driver.Timeout, Timeouts: cfg.Driver.Timeouts, Migrated: migrated, Node: cfg.Node.Enabled,
+	}
 }
 
 // rooms is the assembled program: what runs in the background, and the controllers.
@@ -319,16 +321,12 @@ func (r *rooms) settings() provision.Settings {
 	}
 }
 
-// nodeDeployment asks the driver about this node; nil in central mode.
+// nodeDeployment makes this the instance of its driver's node; nil in central mode.
 func (r *rooms) nodeDeployment(ctx context.Context) (*provision.NodeDeployment, error) {
 	if !r.cfg.Node.Enabled {
 		return nil, nil //nolint:nilnil // central mode
 	}
-	info, err := r.driver.NodeGetInfo(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("ask the driver about this node: %w", err)
-	}
-	return r.serveNode(ctx, info, r.driver)
+	return r.serveNode(ctx, r.driver.Identity().Node, r.driver)
 }
 
 // serveNode makes this the instance of the node that info is about.

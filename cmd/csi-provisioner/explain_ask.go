@@ -121,11 +121,7 @@ func (r *rooms) explainedNode(ctx context.Context, d *driver.Driver) (*provision
 		return nil, nil //nolint:nilnil // central mode
 	}
 	if d != nil {
-		info, err := d.NodeGetInfo(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("ask the driver about this node: %w", err)
-		}
-		return r.serveNode(ctx, info, d)
+		return r.serveNode(ctx, d.Identity().Node, d)
 	}
 	index, err := segments.New(segments.Config{Driver: r.name, Client: r.api.clients.Core, Metadata: r.api.clients.Metadata})
 	if err != nil {

@@ -73,16 +73,6 @@ func (d *Driver) GetCapacity(ctx context.Context, req *csi.GetCapacityRequest) (
 	return call(ctx, d.cfg.Timeout, l.controller.GetCapacity, req)
 }
 
-// NodeGetInfo asks the driver for the node that it runs on. Blocking and errors are as for GetCapacity.
-func (d *Driver) NodeGetInfo(ctx context.Context) (*csi.NodeGetInfoResponse, error) {
-	l, err := d.acquire(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer l.release()
-	return call(ctx, d.cfg.Timeout, l.node.NodeGetInfo, &csi.NodeGetInfoRequest{})
-}
-
 // acquire returns the connection if a call can be sent over it now; release it afterwards.
 func (d *Driver) acquire(ctx context.Context) (*link, error) {
 	if err := ctx.Err(); err != nil {

@@ -42,6 +42,9 @@ type Config struct {
 	// probed a second time after its name is known, and the call metrics carry the label "migrated".
 	// Nil means that none does.
 	Migrated func(driverName string) bool
+	// Node asks the driver about its node as well (NodeGetInfo); its topology then belongs to its identity. For node
+	// deployment.
+	Node bool
 	// Metrics, if not nil, gets a sample for each call.
 	Metrics *Metrics
 	// Intercept, if not nil, is around each call and sees its error without secrets.
@@ -175,7 +178,7 @@ func (d *Driver) meet(ctx context.Context, l *link, wait *patience) (Identity, e
 			return Identity{}, err
 		}
 	}
-	return d.askCapabilities(ctx, l, name)
+	return d.askRest(ctx, l, name)
 }
 
 // probe asks until the driver is ready.
@@ -223,7 +226,8 @@ func (d *Driver) askName(ctx context.Context, l *link) (string, error) {
 	return resp.GetName(), nil
 }
 
-func (d *Driver) askCapabilities(ctx context.Context, l *link, name string) (Identity, error) {
+// askRest asks for what belongs to the identity beside the name.
+func (d *Driver) askRest(ctx context.Context, l *link, name string) (Identity, error) {
 	plugin, err := ask(ctx, d, l, l.identity.GetPluginCapabilities, &csi.GetPluginCapabilitiesRequest{})
 	if err != nil {
 		return Identity{}, fmt.Errorf("ask %q for its plugin capabilities: %w", name, err)
@@ -232,5 +236,11 @@ func (d *Driver) askCapabilities(ctx context.Context, l *link, name string) (Ide
 	if err != nil {
 		return Identity{}, fmt.Errorf("ask %q for its controller capabilities: %w", name, err)
 	}
-	return Identity{Name: name, Plugin: pluginSet(plugin), Controller: controllerSet(controller)}, nil
+	identity := Identity{Name: name, Plugin: pluginSet(plugin), Controller: controllerSet(controller)}
+	if d.cfg.Node {
+		if identity.Node, err = ask(ctx, d, l, l.node.NodeGetInfo, &csi.NodeGetInfoRequest{}); err != nil {
+			return Identity{}, fmt.Errorf("ask %q about its node: %w", name, err)
+		}
+	}
+	return identity, nil
 }

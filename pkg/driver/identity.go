@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/proto"
 )
 
 // PluginSet is a set of plugin capabilities. Nil is the empty set.
@@ -36,6 +37,8 @@ type Identity struct {
 	Plugin PluginSet
 	// Controller holds its controller capabilities.
 	Controller ControllerSet
+	// Node is the answer of NodeGetInfo; nil unless Config.Node.
+	Node *csi.NodeGetInfoResponse
 }
 
 // difference returns nil when now is the same driver as before, otherwise an error that names both.
@@ -50,10 +53,22 @@ func difference(before, now Identity) error {
 	if !maps.Equal(before.Controller, now.Controller) {
 		changes = append(changes, fmt.Sprintf("its controller capabilities were %v and are %v", names(before.Controller), names(now.Controller)))
 	}
+	// Nothing depends on the node's id, and some drivers make a new one at each start.
+	if was, is := before.Node.GetAccessibleTopology(), now.Node.GetAccessibleTopology(); !proto.Equal(was, is) {
+		changes = append(changes, fmt.Sprintf("the topology of its node was %s and is %s", segmentsOf(was), segmentsOf(is)))
+	}
 	if len(changes) == 0 {
 		return nil
 	}
 	return errors.New(strings.Join(changes, "; "))
+}
+
+// segmentsOf writes a topology down, its keys sorted.
+func segmentsOf(t *csi.Topology) string {
+	if t == nil {
+		return "none"
+	}
+	return fmt.Sprint(t.GetSegments())
 }
 
 // names lists a capability set in the order of the CSI specification.

@@ -35,6 +35,7 @@ type fakeDriver struct {
 	create           func(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error)
 	delete           func(ctx context.Context, req *csi.DeleteVolumeRequest) error
 	room             func(ctx context.Context)
+	node             func(ctx context.Context) (*csi.NodeGetInfoResponse, error)
 
 	mu    sync.Mutex
 	calls []string    // short method names
@@ -142,7 +143,10 @@ func (f *fakeDriver) GetCapacity(ctx context.Context, _ *csi.GetCapacityRequest)
 	return &csi.GetCapacityResponse{AvailableCapacity: 7}, nil
 }
 
-func (f *fakeDriver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+func (f *fakeDriver) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	if f.node != nil {
+		return f.node(ctx)
+	}
 	return &csi.NodeGetInfoResponse{NodeId: "node-1"}, nil
 }
 

@@ -42,8 +42,8 @@ func (d *Driver) OnReady(f func()) {
 }
 
 // Supervise watches the connection. When it is lost, Supervise closes the gate, connects again, waits
-// until the driver is ready and compares its name and capabilities with those that Connect found; if they
-// are the same, the gate opens. It returns nil when ctx has ended, and an error when the driver came back
+// until the driver is ready and compares its name, capabilities and, with Config.Node, its node's topology with those
+// that Connect found; if they are the same, the gate opens. It returns nil when ctx has ended, and an error when the driver came back
 // as another one, when it answers with an error that waiting cannot cure, or when it was away for
 // Config.AwayLimit and Config.MayGiveUp agrees; the gate then stays closed. Calls in flight do not depend on ctx.
 func (d *Driver) Supervise(ctx context.Context) error {
@@ -134,5 +134,5 @@ func (d *Driver) recogniseOnce(ctx context.Context, l *link, wait *patience) (Id
 	if err != nil {
 		return Identity{}, err
 	}
-	return d.askCapabilities(ctx, l, name)
+	return d.askRest(ctx, l, name)
 }

@@ -145,7 +145,7 @@ func (s *site) start(node string, mem memdriver.Config, edit ...func(*provision.
 	s.Helper()
 	mem.Name = s.ns
 	i := &instance{Driver: memdriver.Serve(s.T, mem), node: node, registry: prometheus.NewRegistry()}
-	d, err := driver.Connect(s.Context(), driver.Config{Address: i.Socket(), Timeout: callTimeout})
+	d, err := driver.Connect(s.Context(), driver.Config{Address: i.Socket(), Timeout: callTimeout, Node: node != ""})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -188,14 +188,10 @@ func (s *site) start(node string, mem memdriver.Config, edit ...func(*provision.
 	return i
 }
 
-// local asks the driver about its node.
+// local is what the driver says of its node.
 func (s *site) local(d *driver.Driver, node string) (*provision.NodeDeployment, provision.Topologies) {
 	s.Helper()
-	info, err := d.NodeGetInfo(s.Context())
-	if err != nil {
-		s.Fatal(err)
-	}
-	local := nodelocal.NewLocal(s.ns, node, info)
+	local := nodelocal.NewLocal(s.ns, node, d.Identity().Node)
 	return &provision.NodeDeployment{Local: local, Race: newRace(s.T, 20*time.Millisecond, 60*time.Millisecond), Room: d, ImmediateBinding: true},
 		segments.NewFixed(node, local.Topology())
 }
