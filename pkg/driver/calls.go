@@ -38,9 +38,13 @@ func (d *Driver) CreateTimeout(req *csi.CreateVolumeRequest) time.Duration {
 }
 
 // CreateVolume asks the driver for a volume. It blocks until the answer, the deadline of CreateTimeout
-// or the end of ctx. An error carries the driver's gRPC status. While the driver is away, or when ctx has
-// ended before, nothing is sent: the error has the code Unavailable (or that of ctx) and carries
-// outcome.Unchanged. It does not change req.
+// or the end of ctx. An error has a gRPC status, and its type tells where that comes from:
+//   - an outcome.Error with outcome.Unchanged: the request was not sent, because the driver is away, ctx has ended before,
+//     or req cannot be encoded;
+//   - an outcome.Error made by outcome.WithoutAnswer: the request was sent, and no answer came or none that can be read;
+//   - any other error is the driver's own answer.
+//
+// It does not change req.
 func (d *Driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	l, err := d.acquire(ctx)
 	if err != nil {
@@ -88,11 +92,13 @@ func (d *Driver) acquire(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// call sends req under a deadline.
+// call sends req under a deadline. The types of its errors are those of CreateVolume.
 func call[Q, R any](ctx context.Context, timeout time.Duration, f method[Q, R], req Q) (R, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return f(ctx, req)
+	var e exchange
+	resp, err := f(e.recorded(ctx), req)
+	return resp, e.judge(err)
 }
 
 // ask is call for a connection that is still being looked at: a loss of it is errRestarted. The driver hears

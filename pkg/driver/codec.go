@@ -21,7 +21,7 @@ const (
 
 // codec is gRPC's codec but for the accessibility requirements that package topology has encoded: they go to the
 // connection as they are. In a big cluster they are hundreds of kilobytes, the same for all calls, and gRPC's own
-// codec would copy them into a buffer of a megabyte for each call in flight.
+// codec would copy them into a buffer of a megabyte for each call in flight. It also tells an exchange of its response.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{CodecV2: encoding.GetCodecV2("proto")} }
@@ -44,6 +44,15 @@ func (c codec) Marshal(message any) (mem.BufferSlice, error) {
 	rest = protowire.AppendTag(rest, fieldRequirements, protowire.BytesType)
 	rest = protowire.AppendVarint(rest, uint64(len(shared)))
 	return mem.BufferSlice{mem.SliceBuffer(rest), mem.SliceBuffer(shared)}, nil
+}
+
+// Unmarshal decodes a message.
+func (c codec) Unmarshal(data mem.BufferSlice, message any) error {
+	if r, ok := message.(*received); ok {
+		r.exchange.message.Store(true)
+		message = r.reply
+	}
+	return c.CodecV2.Unmarshal(data, message)
 }
 
 // encodedRequirements returns the encoding of requirements that carry nothing else; nil for all others.

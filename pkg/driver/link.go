@@ -20,6 +20,11 @@ const (
 	handshakeTimeout = 20 * time.Second
 	// lossGrace is how long a call's Unavailable may come before the connection's state shows the loss.
 	lossGrace = 100 * time.Millisecond
+	// maxResponse is the size up to which gRPC reads a response. It is gRPC's default.
+	maxResponse = 4 << 20
+	// receiveWindow is how much of a response the driver may send before we read. It must be smaller than maxResponse
+	// and must not grow: so the trailers of a response that is too large never arrive before gRPC has refused it.
+	receiveWindow = 64 << 10
 )
 
 var (
@@ -69,7 +74,9 @@ func newLink(ctx context.Context, raw net.Conn, interceptors ...grpc.UnaryClient
 		grpc.WithAuthority("localhost"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithIdleTimeout(0),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(newCodec())),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(newCodec()), grpc.MaxCallRecvMsgSize(maxResponse)),
+		grpc.WithStaticStreamWindowSize(receiveWindow),
+		grpc.WithStatsHandler(recorder{}),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
 			select {
 			case c := <-unused:
@@ -78,7 +85,7 @@ func newLink(ctx context.Context, raw net.Conn, interceptors ...grpc.UnaryClient
 				return nil, errSpent
 			}
 		}),
-		grpc.WithChainUnaryInterceptor(interceptors...),
+		grpc.WithChainUnaryInterceptor(append(interceptors, recordMessage)...),
 	)
 	if err != nil {
 		return nil, errors.Join(err, sock.Close())

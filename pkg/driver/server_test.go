@@ -151,9 +151,9 @@ func (f *fakeDriver) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest)
 }
 
 // serve serves f on l and returns the server. The test stops it at its end if it still runs.
-func (f *fakeDriver) serve(t *testing.T, l net.Listener) *grpc.Server {
+func (f *fakeDriver) serve(t *testing.T, l net.Listener, options ...grpc.ServerOption) *grpc.Server {
 	t.Helper()
-	s := grpc.NewServer(grpc.UnaryInterceptor(f.record))
+	s := grpc.NewServer(append(options, grpc.UnaryInterceptor(f.record))...)
 	csi.RegisterIdentityServer(s, f)
 	csi.RegisterControllerServer(s, f)
 	csi.RegisterNodeServer(s, f)
@@ -164,9 +164,9 @@ func (f *fakeDriver) serve(t *testing.T, l net.Listener) *grpc.Server {
 }
 
 // listen serves f on a unix socket.
-func (f *fakeDriver) listen(t *testing.T, path string) *grpc.Server {
+func (f *fakeDriver) listen(t *testing.T, path string, options ...grpc.ServerOption) *grpc.Server {
 	t.Helper()
-	return f.serve(t, listenUnix(t, path))
+	return f.serve(t, listenUnix(t, path), options...)
 }
 
 func listenUnix(t *testing.T, path string) net.Listener {

@@ -51,6 +51,8 @@ type Error struct {
 	Outcome Outcome
 	// Slow asks for the long schedule of requests that cannot succeed as they are.
 	Slow bool
+	// CutOff says that a call was sent and the driver's answer to it never came, or could not be read: gRPC made Err.
+	CutOff bool
 	// Err is the cause, never nil. Its text is the text of this error.
 	Err error
 }
@@ -75,6 +77,15 @@ func WithSlow(o Outcome, err error) error {
 		return nil
 	}
 	return &Error{Outcome: o, Slow: true, Err: err}
+}
+
+// WithoutAnswer is With for a call that was sent and got no answer from the driver, as gRPC tells by err: the outcome is
+// Background, and MayBeRunning is true. A nil err stays nil.
+func WithoutAnswer(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{Outcome: Background, CutOff: true, Err: err}
 }
 
 // Of returns the outcome that err carries: Done for nil, Unchanged for an error without one.

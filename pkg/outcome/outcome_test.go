@@ -76,3 +76,33 @@ func TestBusy(t *testing.T) {
 		}
 	}
 }
+
+// What an error carries already is not judged by its code.
+func TestACallWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	for code := codes.OK + 1; code <= codes.Unauthenticated; code++ {
+		err := status.Error(code, "made by gRPC")
+		cutOff := WithoutAnswer(fmt.Errorf("call: %w", err))
+		if got := OfCreate(cutOff, true); got != Background || Of(cutOff) != Background || !MayBeRunning(cutOff) {
+			t.Errorf("%s without an answer: %s, may be running %v", code, got, MayBeRunning(cutOff))
+		}
+		if Code(cutOff) != code || cutOff.Error() != "call: "+err.Error() {
+			t.Errorf("%s became %v", code, cutOff)
+		}
+		unsent := With(Unchanged, err)
+		if got := OfCreate(unsent, true); got != Unchanged || MayBeRunning(unsent) {
+			t.Errorf("%s, not sent: %s, may be running %v", code, got, MayBeRunning(unsent))
+		}
+		// The answers that tell of work that goes on.
+		want := code == codes.Aborted || code == codes.DeadlineExceeded || code == codes.Canceled
+		if got := MayBeRunning(err); got != want {
+			t.Errorf("%s answered: may be running %v, want %v", code, got, want)
+		}
+	}
+	if MayBeRunning(nil) || WithoutAnswer(nil) != nil {
+		t.Error("a success may be running")
+	}
+	if !MayBeRunning(errors.New("no status")) || !MayBeRunning(status.Error(codes.Code(99), "odd")) {
+		t.Error("an error that nobody understands says that nothing is running")
+	}
+}
