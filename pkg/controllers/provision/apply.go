@@ -76,7 +76,9 @@ func (c *Controller) call(ctx context.Context, plan *Plan, secrets map[string]st
 	if e, ok := errors.AsType[*outcome.Error](err); ok && e.Outcome == outcome.Unchanged {
 		return result{err: err} // certainly not sent
 	}
-	ended := &call{start: start, outcome: outcome.OfCreate(err, plan.Reschedulable), code: outcome.Code(err)}
+	ended := &call{
+		start: start, outcome: outcome.OfCreate(err, plan.Reschedulable), code: outcome.Code(err), mayBeRunning: outcome.MayBeRunning(err),
+	}
 	if err != nil {
 		return result{err: outcome.With(ended.outcome, err), call: ended}
 	}
@@ -85,6 +87,7 @@ func (c *Controller) call(ctx context.Context, plan *Plan, secrets map[string]st
 	})
 	if err != nil {
 		ended.outcome = outcome.Of(err)
+		ended.mayBeRunning = ended.outcome == outcome.Background // nothing runs, and there is a volume
 		return result{err: because(reasonBadVolume, err), call: ended}
 	}
 	return result{pv: pv, volumeID: resp.GetVolume().GetVolumeId(), call: ended}

@@ -213,23 +213,29 @@ func (c *Controller) conclude(ctx context.Context, cr create, plan *Plan, res re
 		}
 		return c.ended(ctx, cr, plan, res)
 	}
-	timeout := c.cfg.CreateTimeout(plan.Request)
-	next, ended := cr.proto.after(*res.call, timeout)
+	next, end := cr.proto.after(*res.call, c.spacing(plan), c.isGoing(cr.claim.UID))
 	cr.proto = next
-	if ended {
+	switch end {
+	case leftBehind:
+		c.tell(cr.claim, eventLeftBehind(c.cfg.Settings.Driver, plan.Request.GetName()))
 		return c.ended(ctx, cr, plan, res)
+	case over:
+		return c.ended(ctx, cr, plan, res)
+	case goesOn:
 	}
 	cr.lastFinal = res.call.outcome == outcome.Failed || res.call.outcome == outcome.Reschedule
 	c.creates.put(cr)
 	c.markers.want(ctx, cr.claim, c.markerOf(plan).encode())
 	c.tell(cr.claim, eventFailed(res.err))
-	switch {
-	case cr.lastFinal:
-		return loop.After(max(cr.proto.wait(time.Now(), timeout), c.cfg.RetryStart))
-	case outcome.Busy(res.err):
+	if outcome.Busy(res.err) {
 		return loop.Busy()
 	}
 	return loop.Again()
+}
+
+// spacing is how far apart the calls of the plan must be so that two final answers both count.
+func (c *Controller) spacing(plan *Plan) time.Duration {
+	return spacing(c.cfg.CreateTimeout(plan.Request))
 }
 
 // ended is what follows a failure after which nothing runs in the driver.

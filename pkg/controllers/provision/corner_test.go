@@ -2,6 +2,7 @@ package provision
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -147,11 +148,12 @@ func TestNoRoomOnTheNode(t *testing.T) {
 	for name, tc := range map[string]struct {
 		script   []answer
 		want     []int
-		selected bool // at 5s
+		selected bool // at 5 s
 	}{
-		"at the first call":      {[]answer{full}, []int{0}, false},
-		"after an unanswered":    {[]answer{noAnswer, full}, []int{0, 1, 11}, true},
-		"three times after that": {[]answer{noAnswer, full, full, full, full}, []int{0, 1, 11, 21, 31}, true},
+		"at the first call":                            {[]answer{full}, []int{0}, false},
+		"after an answer that was not final":           {[]answer{away, full}, []int{0, 1}, false},
+		"after none":                                   {[]answer{noAnswer, full}, []int{0, 1, 2}, true},
+		"until the third time, ten seconds in between": {append([]answer{noAnswer}, slices.Repeat([]answer{full}, 9)...), []int{0, 1, 2, 4, 8, 16, 32, 64}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, func(cfg *Config) { cfg.Settings.Capabilities.Topology = true }, func(t *testing.T, w *world) {

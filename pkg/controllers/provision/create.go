@@ -26,7 +26,7 @@ type create struct {
 	// busySince is since when the driver is at work on an unanswered create, as far as its answers tell; zero when the
 	// last one tells otherwise. A create that was taken up is taken for one until the driver has answered.
 	busySince time.Time
-	// lastFinal says that the last answer was a final error: then the next call must keep its distance.
+	// lastFinal says that the last answer was a final error: then a stop makes no call whose final answer would not count.
 	lastFinal bool
 	// plan is frozen while the create is unanswered; nil after a restart, when resumed says what was left.
 	plan    *Plan

@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +28,8 @@ func (w *world) calls(want ...int) {
 var (
 	final     = answer{code: codes.Internal}
 	exists    = answer{code: codes.AlreadyExists}
+	away      = answer{code: codes.Unavailable}
+	aborted   = answer{code: codes.Aborted}
 	noAnswer  = answer{code: codes.DeadlineExceeded}
 	madeInBad = answer{code: codes.DeadlineExceeded, made: true}
 	noStatus  = answer{plain: true}
@@ -70,12 +73,11 @@ func TestRepetitionFollowsTheAnswer(t *testing.T) {
 		unmarked  bool // the marker is gone at the end
 		wantFails int  // events ProvisioningFailed
 	}{
-		"real errors double their distance":                       {repeat(final, 4), []int{0, 1, 3, 7, 15}, true, true, 4},
-		"AlreadyExists to a first call is final":                  {repeat(exists, 1), []int{0, 1}, true, true, 1},
-		"the error after no answer does not end the create":       {[]answer{noAnswer, final}, []int{0, 1, 11}, true, true, 2},
-		"calls whose final answer shall count keep their timeout": {[]answer{noAnswer, final, final, final}, []int{0, 1, 11, 21, 31}, true, true, 4},
-		"AlreadyExists never counts":                              {append([]answer{noAnswer}, repeat(exists, 5)...), []int{0, 1, 11, 21, 31, 41, 51}, true, true, 6},
-		"an error without a gRPC status is no answer":             {[]answer{noStatus, final}, []int{0, 1, 11}, true, true, 2},
+		"real errors double their distance":               {repeat(final, 4), []int{0, 1, 3, 7, 15}, true, true, 4},
+		"AlreadyExists to a first call is final":          {repeat(exists, 1), []int{0, 1}, true, true, 1},
+		"so they do while an earlier call may be at work": {append([]answer{noAnswer}, repeat(final, 4)...), []int{0, 1, 2, 4, 8, 16}, true, true, 5},
+		"AlreadyExists is an error like any other":        {append([]answer{noAnswer}, repeat(exists, 6)...), []int{0, 1, 2, 4, 8, 16, 32, 64}, true, true, 7},
+		"an error without a gRPC status is no answer":     {[]answer{noStatus, final}, []int{0, 1, 3}, true, true, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, nil, func(t *testing.T, w *world) {
@@ -97,26 +99,104 @@ func TestRepetitionFollowsTheAnswer(t *testing.T) {
 	}
 }
 
-// The third final error in a row, each from a call that began a timeout after the one before, ends an unanswered
-// create: the claim loses its marker, and when the claim is gone nothing is called any more.
-func TestTheThirdFinalErrorEndsAnUnansweredCreate(t *testing.T) {
+// How many final answers end the create of a claim that is being deleted depends on what became of its calls. While it
+// goes on the claim is marked, and afterwards nothing is called any more.
+func TestFinalErrorsEndAnUnansweredCreate(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		script  []answer
+		timeout time.Duration
+		want    []int // calls; at half a second one is made because the claim has changed
+	}{
+		"all calls were answered, so the next final error does":  {[]answer{away, away}, 10 * time.Minute, []int{0, 1, 1}},
+		"a call without an answer needs three":                   {[]answer{noAnswer, noAnswer}, 10 * time.Second, []int{0, 1, 1, 1, 3, 7, 15, 31, 63}},
+		"so does one that another call kept out":                 {[]answer{aborted, away}, 10 * time.Second, []int{0, 1, 1, 1, 3, 7, 15, 31, 63}},
+		"these are a minute apart, however long the deadline is": {[]answer{noAnswer, noAnswer}, 10 * time.Hour, []int{0, 1, 1, 1, 3, 7, 15, 31, 63, 127, 255}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(cfg *Config) { cfg.Timeout = tc.timeout }, func(t *testing.T, w *world) {
+				w.driver.answers(append(tc.script, slices.Repeat([]answer{final}, 20)...)...)
+				claim := w.claim("c")
+				w.pass(500 * time.Millisecond)
+				if !w.marked("c") {
+					t.Fatal("the claim is not marked while the create is unanswered")
+				}
+				w.remove(claim)
+				last := time.Duration(tc.want[len(tc.want)-1]) * time.Second
+				w.pass(max(0, last-1500*time.Millisecond))
+				if last > time.Second && !w.marked("c") {
+					t.Error("ended too soon")
+				}
+				w.pass(time.Hour)
+				w.calls(tc.want...)
+				if w.live("c") != nil {
+					t.Error("the claim is still there after the end")
+				}
+			})
+		})
+	}
+}
+
+// What is no answer of the driver ends nothing, whatever its code.
+func TestAnErrorThatIsNoAnswerEndsNothing(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		script []answer
+		marked bool
+	}{
+		"the response cannot be decoded":      {slices.Repeat([]answer{{code: codes.Internal, cutOff: true}}, 100), true},
+		"a later request cannot be encoded":   {append([]answer{noAnswer}, slices.Repeat([]answer{{code: codes.Internal, unsent: true}}, 100)...), true},
+		"the first request cannot be encoded": {slices.Repeat([]answer{{code: codes.Internal, unsent: true}}, 100), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, nil, func(t *testing.T, w *world) {
+				w.driver.answers(tc.script...)
+				claim := w.claim("c")
+				w.pass(10 * time.Minute)
+				w.remove(claim)
+				w.pass(10 * time.Minute)
+				if w.marked("c") != tc.marked {
+					t.Errorf("marked %v, want %v", w.marked("c"), tc.marked)
+				}
+				w.driver.answers()
+				w.pass(10 * time.Minute)
+				if made := w.pv("pvc-uid-of-c") != nil; made != tc.marked || w.live("c") != nil {
+					t.Errorf("in the end: PersistentVolume made %v, claim %v", made, w.live("c"))
+				}
+			})
+		})
+	}
+}
+
+// AlreadyExists after a missing answer backs off like any error while the claim lives. A claim that is being deleted is
+// not held for ever: an event names the volume that may be left.
+func TestAlreadyExistsHoldsNoClaimForEver(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
-		w.driver.answers(noAnswer, final, final, final, final)
+		w.driver.answers(append([]answer{noAnswer}, slices.Repeat([]answer{exists}, 10000)...)...)
 		claim := w.claim("c")
-		w.pass(500 * time.Millisecond)
-		w.remove(claim)
-		w.pass(20 * time.Second)
+		w.pass(24 * time.Hour)
+		if calls, most := len(w.driver.createCalls()), int(24*time.Hour/w.cfg.RetryMax)+10; calls > most {
+			t.Errorf("%d calls in a day, want at most %d", calls, most)
+		}
 		if !w.marked("c") {
-			t.Fatal("the claim is not marked while the create is unanswered")
+			t.Fatal("the create has ended while the claim waits for its volume")
 		}
-		w.pass(20 * time.Second)
-		// The call at 1s began too soon after the unanswered one to count.
-		w.calls(0, 1, 11, 21, 31)
+		if left := w.events.having("is let go"); len(left) != 0 {
+			t.Errorf("events of a claim that lives: %q", left)
+		}
+		w.remove(claim)
+		w.pass(2 * w.cfg.RetryMax)
 		if w.live("c") != nil {
-			t.Error("the claim is still there after the end")
+			t.Error("the claim is still held")
 		}
-		w.pass(10 * time.Minute)
-		w.calls(0, 1, 11, 21, 31)
+		if left := w.events.having("Warning ProvisioningFailed", driverName, `"pvc-uid-of-c"`, "Look for it"); len(left) != 1 {
+			t.Errorf("%d events name the volume, want one: %q", len(left), left)
+		}
+		n := len(w.driver.createCalls())
+		w.pass(time.Hour)
+		if got := len(w.driver.createCalls()); got != n {
+			t.Errorf("%d calls after the end", got-n)
+		}
 	})
 }
 
@@ -284,6 +364,20 @@ func TestBadAnswers(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A volume that could not be cleaned up is not forgotten because of one error that follows.
+func TestAVolumeThatIsNotCleanedUpIsNotForgotten(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		w.driver.answers(answer{made: true, edit: func(v *csi.Volume) { v.CapacityBytes = 1 }}, final)
+		w.driver.deletes = slices.Repeat([]answer{final}, 5)
+		w.claim("c")
+		w.pass(1500 * time.Millisecond)
+		w.calls(0, 1)
+		if !w.marked("c") {
+			t.Error("the create has ended, and the volume is there")
+		}
+	})
 }
 
 // Before the clean-up of a bad answer the claim is marked: from then on the volume is known to exist.

@@ -107,6 +107,7 @@ func (c *Controller) driveOn(work context.Context, uid types.UID) {
 	case !c.mustEnd(cr), saves != (cr.unsaved != nil): // a worker was faster; the next step sees what is left
 	case cr.unsaved != nil:
 		c.saveAgain(work, cr)
+	case cr.lastFinal && cr.proto.wait(time.Now(), c.spacing(cr.plan)) > 0:
 	default:
 		c.syncLocked(work, uid)
 		const busy = false // no new create is begun that could be kept out

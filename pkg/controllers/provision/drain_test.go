@@ -326,3 +326,14 @@ func TestAStopSavesBesideLongCalls(t *testing.T) {
 		}
 	})
 }
+
+// A stop has no back-off, and repeats a call that was answered finally only when the next answer would count.
+func TestAStopMakesNoCallThatCannotCount(t *testing.T) {
+	inWorld(t, func(cfg *Config) { cfg.MarkerDelay = -1 }, func(t *testing.T, w *world) {
+		w.driver.answers(append([]answer{noAnswer}, slices.Repeat([]answer{final}, 100)...)...)
+		w.claim("c")
+		w.pass(1600 * time.Millisecond)
+		w.term(drainTime)
+		w.calls(0, 1, 10, 20)
+	})
+}

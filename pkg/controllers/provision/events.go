@@ -62,6 +62,13 @@ func eventStuck(driver, volumeName, why string) event {
 		driver, volumeName, why)}
 }
 
+// eventLeftBehind is for a claim that goes while the driver has a volume of its name and gives it to nobody.
+func eventLeftBehind(driver, volumeName string) event {
+	return event{kind: corev1.EventTypeWarning, reason: "ProvisioningFailed", text: fmt.Sprintf(
+		"The claim is let go, and driver %s may have a volume %q that no PersistentVolume stands for: it refuses to return the volume because it exists with other properties. Look for it in the storage system and delete it there if nobody uses it",
+		driver, volumeName)}
+}
+
 // eventLeft is for a claim that another node has begun to make a volume for.
 func eventLeft(node, other string) event {
 	return event{kind: corev1.EventTypeWarning, reason: "ProvisioningFailed", text: fmt.Sprintf(

@@ -54,11 +54,12 @@ type state struct {
 
 	dead     bool
 	mem      memory
-	proto    protocol // lastStart is always epoch or zero
+	proto    protocol // since is always epoch or zero
 	wanted   bool     // the marker shall be on the claim
 	refused  bool     // the API server does not add it any more
 	deleting bool     // DeleteVolume is done, the PersistentVolume still there
 	lies     int      // final errors in a row to calls that counted, while the backend was at work or had the volume
+	told     bool     // an event names the volume, and asks people to look after it
 }
 
 type markingMode int
@@ -105,6 +106,7 @@ type option func(name string, possible bool, change func(n *state))
 
 func (s state) usersMoves(can option) {
 	can("the claim is deleted", s.claim == living, func(n *state) { n.claim = terminating })
+	can("people look after the volume", s.told && s.mem == blank, func(n *state) { n.backend, n.told = nothing, false })
 }
 
 // driversMoves happen in the storage system without anybody asking.
@@ -142,23 +144,39 @@ func (s state) processMoves(can option) {
 func (s state) answers(can option) {
 	running := !s.dead && s.mem == calling
 	can("the driver answers OK", running, func(n *state) { n.backend, n.mem, n.lies = volume1, unsaved, 0 })
-	can("no answer", running, func(n *state) { n.ended(outcome.Background, codes.DeadlineExceeded, true) })
-	// Nothing is left of an earlier call: the driver may refuse as often as it likes.
-	honest := s.backend == nothing || !s.proto.unanswered
+	can("no answer", running, func(n *state) {
+		n.ended(call{outcome: outcome.Background, code: codes.DeadlineExceeded, mayBeRunning: true}, true)
+	})
+	// The call is over, with or without a volume. Of other calls it tells nothing.
+	notFinal := call{outcome: outcome.Background, code: codes.Unavailable}
+	can("an answer that is not final", running, func(n *state) {
+		if !n.proto.uncertain && n.backend == making {
+			n.backend = nothing
+		}
+		n.ended(notFinal, true)
+	})
+	can("an answer that is not final, with a volume", running, func(n *state) {
+		n.backend = volume1
+		n.ended(notFinal, true)
+	})
+	// When no other call can be at work, an error says that there is no volume.
+	honest := s.backend == nothing || (s.backend == making && !s.proto.uncertain)
 	for _, spaced := range []bool{false, true} {
 		can("a final error", running && honest, func(n *state) {
 			n.backend = nothing
-			n.ended(outcome.Failed, codes.Internal, spaced)
+			n.ended(call{outcome: outcome.Failed, code: codes.Internal}, spaced)
 		})
 		// It is at work still, or has the volume, and refuses all the same: the design bears that twice in a row.
-		can("a misleading final error", running && !honest && (s.lies < 2 || !spaced), func(n *state) {
+		can("a misleading final error", running && s.proto.uncertain && s.backend != nothing && (s.lies < 2 || !spaced), func(n *state) {
 			before := n.proto.finals
-			n.ended(outcome.Failed, codes.Internal, spaced)
+			n.ended(call{outcome: outcome.Failed, code: codes.Internal}, spaced)
 			if n.proto.finals > before {
 				n.lies++
 			}
 		})
-		can("AlreadyExists", running && s.proto.unanswered, func(n *state) { n.ended(outcome.Failed, codes.AlreadyExists, spaced) })
+		can("AlreadyExists", running && s.proto.unanswered, func(n *state) {
+			n.ended(call{outcome: outcome.Failed, code: codes.AlreadyExists}, spaced)
+		})
 	}
 }
 
@@ -171,21 +189,21 @@ func (s *state) call() {
 }
 
 // ended is what the process makes of an answer other than OK.
-func (s *state) ended(o outcome.Outcome, code codes.Code, spaced bool) {
-	c := call{start: epoch, outcome: o, code: code}
+func (s *state) ended(c call, spaced bool) {
+	c.start = epoch
 	if spaced {
 		c.start = epoch.Add(modelTimeout)
 	}
-	next, ended := s.proto.after(c, modelTimeout)
-	if !next.lastStart.IsZero() {
-		next.lastStart = epoch
+	next, end := s.proto.after(c, modelTimeout, s.claim != living)
+	if !next.since.IsZero() {
+		next.since = epoch
 	}
 	s.proto = next
 	if next.finals == 0 {
 		s.lies = 0
 	}
-	if ended {
-		s.mem, s.wanted = blank, false
+	if end != goesOn {
+		s.mem, s.wanted, s.told = blank, false, s.told || end == leftBehind
 		return
 	}
 	s.mem = waiting
@@ -207,7 +225,7 @@ func (s *state) start() {
 		setMarker(claim, modelMark.encode())
 	}
 	if found, _, _ := readMarker(claim, driverName); found == marked {
-		s.mem, s.proto, s.wanted = waiting, protocol{unanswered: true, lastStart: epoch}, true
+		s.mem, s.proto, s.wanted = waiting, takenOver(epoch), true
 	}
 }
 
@@ -241,5 +259,5 @@ func (s *state) settle() {
 
 // remembered reports whether the volume, if there is or may be one, is known to somebody.
 func (s state) remembered() bool {
-	return s.backend == nothing || s.pv || s.marked || (!s.dead && s.mem != blank)
+	return s.backend == nothing || s.pv || s.marked || s.told || (!s.dead && s.mem != blank)
 }

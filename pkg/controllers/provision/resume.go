@@ -40,7 +40,7 @@ func (c *Controller) pickUp(ctx context.Context, claim *corev1.PersistentVolumeC
 		return create{}, false, err
 	}
 	now := time.Now()
-	cr := create{claim: claim, proto: protocol{unanswered: true, lastStart: now}, busySince: now, resumed: &m}
+	cr := create{claim: claim, proto: takenOver(now), busySince: now, resumed: &m}
 	c.markers.found(claim, live.Annotations[wellknown.AnnProvisioningInProgress])
 	c.creates.put(cr)
 	klog.FromContext(ctx).V(2).Info("Taking up a create that an earlier process left", "PVC", klog.KObj(claim))
@@ -98,11 +98,6 @@ func (c *Controller) drive(ctx context.Context, cr create, claim *corev1.Persist
 		c.creates.put(create{claim: cr.claim, saved: pv.Name})
 		c.releaseSourceOf(ctx, cr)
 		return loop.After(0)
-	}
-	if cr.lastFinal {
-		if wait := cr.proto.wait(time.Now(), c.cfg.CreateTimeout(cr.plan.Request)); wait > 0 {
-			return loop.After(wait)
-		}
 	}
 	start := time.Now()
 	// This process has made no call yet: whoever takes the marker off by hand ends the matter.

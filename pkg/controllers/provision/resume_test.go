@@ -3,6 +3,7 @@ package provision
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,18 +55,20 @@ func TestACreateOutlivesItsProcess(t *testing.T) {
 // A process that finds a marker counts the create as unanswered: no final error to its first call ends it.
 func TestAFoundMarkerCountsAsUnanswered(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
-		w.driver.answers(madeInBad, final, final, final, final)
+		w.driver.answers(append([]answer{madeInBad}, slices.Repeat([]answer{final}, 7)...)...)
 		w.claim("c")
 		w.pass(100 * time.Millisecond)
 		w.die()
 		w.start()
-		w.pass(25 * time.Second)
-		w.calls(0, 0, 10, 20)
+		w.pass(time.Minute)
 		if !w.marked("c") {
 			t.Error("ended before the third final error that counts")
 		}
-		w.pass(10 * time.Second)
-		w.calls(0, 0, 10, 20, 30, 31)
+		w.pass(5 * time.Second)
+		w.calls(0, 0, 1, 3, 7, 15, 31, 63)
+		if w.marked("c") {
+			t.Error("not ended by the third final error that counts")
+		}
 	})
 }
 

@@ -11,6 +11,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
 )
 
 // answer is what the driver does with one call.
@@ -23,6 +25,8 @@ type answer struct {
 	made bool
 	// plain answers an error without a gRPC status.
 	plain bool
+	// cutOff says that gRPC made the error after the call was sent, unsent that it did so before.
+	cutOff, unsent bool
 	// edit, if not nil, changes a good answer.
 	edit func(*csi.Volume)
 }
@@ -134,6 +138,10 @@ func (d *scripted) answer(ctx context.Context, next answer) error {
 	switch {
 	case next.plain:
 		return fmt.Errorf("no status")
+	case next.cutOff:
+		return outcome.WithoutAnswer(status.Error(next.code, "made by gRPC"))
+	case next.unsent:
+		return outcome.With(outcome.Unchanged, status.Error(next.code, "made by gRPC"))
 	case next.code != codes.OK:
 		return status.Error(next.code, "as told")
 	}

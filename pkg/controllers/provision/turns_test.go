@@ -194,8 +194,8 @@ func TestAnUnansweredCreateGoesBeforeNewOnes(t *testing.T) {
 			w.pass(time.Millisecond)
 		}
 		w.pass(time.Hour)
-		// The second call of a may be repeated at 11 s; then d has the turn, until 13 s.
-		w.logged("0 a", "1 a", "1 b", "5 c", "9 d", "13 a", "17 e")
+		// The second call of a would be repeated at 2 s, while b has the turn until 5 s.
+		w.logged("0 a", "1 a", "1 b", "5 a", "9 c", "13 d", "17 e")
 		w.noTurnsLeft()
 	})
 }
