@@ -28,7 +28,7 @@ func (r *rooms) cleanUpNodes() error {
 		return nil
 	}
 	nodes, err := nodecleanup.New(nodecleanup.Config{
-		Cache: r.informers, Client: r.api.clients.Core, Recorder: r.events.Recorder(wellknown.EventComponent),
+		Cache: r.informers, Client: r.api.clients.Background, Recorder: r.events.Recorder(wellknown.EventComponent),
 		Driver: r.name, InTree: r.inTree,
 	})
 	if err != nil {

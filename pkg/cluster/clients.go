@@ -40,8 +40,8 @@ type Clients struct {
 	Lease kubernetes.Interface
 	// Markers only writes the markers of creates in flight.
 	Markers kubernetes.Interface
-	// Background is for what no claim waits for: finalizers of PersistentVolumes that are there, and questions about
-	// rights. It takes nothing from the limits of Core; its own are those of backgroundLimits.
+	// Background is for what runs beside provisioning: finalizers of PersistentVolumes that are there, the clean-up after
+	// nodes, and questions about rights. It takes nothing from the limits of Core; its own are those of backgroundLimits.
 	Background kubernetes.Interface
 	// Capacity is for CSIStorageCapacity objects.
 	Capacity kubernetes.Interface

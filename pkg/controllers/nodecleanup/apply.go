@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
@@ -22,45 +23,41 @@ import (
 type pass struct {
 	c   *Controller
 	now time.Time
-	// first is the look that suspects are judged by, second the one that must confirm it before a write.
-	first, second *look
+	// first is the look that suspects are judged by. Before each write another one must confirm it.
+	first *look
 }
 
-// round looks at everything that hangs on a node, and ends what has been hopeless for long enough. When nodes cannot
-// be read it ends, and what it has not seen begins anew: nothing is given up without an answer.
+// round looks at everything that hangs on a node, and ends what has been hopeless for long enough. What hangs on a node
+// that cannot be read is left alone; the round goes on with the rest.
 func (c *Controller) round(stop, work context.Context) {
-	defer c.findings.end()
 	defer c.suspects.end()
 	if err := c.visit(stop, work); err != nil {
 		advice := "none: tried again at the next round"
 		if apierrors.IsForbidden(err) {
 			advice = "grant the service account the verbs get and list on nodes, and get on csinodes.storage.k8s.io"
 		}
-		klog.FromContext(work).Error(err, "Cannot look at nodes, cleaning up nothing", "advice", advice)
+		klog.FromContext(work).Error(err, "Cannot look at some nodes, what hangs on them is not cleaned up", "advice", advice)
 	}
 }
 
-// visit returns an error when nodes cannot be read.
+// visit returns the joined errors of nodes that cannot be read.
 func (c *Controller) visit(stop, work context.Context) error {
-	p := &pass{c: c, now: time.Now(), first: c.look(), second: c.look()}
+	p := &pass{c: c, now: time.Now(), first: c.look()}
+	var failures loop.Failures
 	claims, pvs := c.hanging()
 	for _, name := range c.claimTurn.order(slices.Sorted(maps.Keys(claims)), maxPerRound) {
 		if hasEnded(stop) {
 			return nil
 		}
-		if err := p.claim(work, name, claims[name]); err != nil {
-			return err
-		}
+		failures.Add(p.claim(work, name, claims[name]))
 	}
 	for _, name := range c.pvTurn.order(slices.Sorted(maps.Keys(pvs)), maxPerRound) {
 		if hasEnded(stop) {
 			return nil
 		}
-		if err := p.pv(work, pvs[name]); err != nil {
-			return err
-		}
+		failures.Add(p.pv(work, pvs[name]))
 	}
-	return nil
+	return failures.Err()
 }
 
 func hasEnded(ctx context.Context) bool { return ctx.Err() != nil }
@@ -82,30 +79,38 @@ func (c *Controller) hanging() (map[string]*corev1.PersistentVolumeClaim, map[st
 // claim looks at one claim. The error says that nodes cannot be read.
 func (p *pass) claim(ctx context.Context, name string, claim *corev1.PersistentVolumeClaim) error {
 	b := bondsOf(claim, p.c.names)
-	s := suspect{uid: claim.UID, bonds: b}
-	if p.c.suspects.note(s, p.now) == 0 {
+	h := p.c.suspects.of(suspect{uid: claim.UID, bonds: b})
+	if h == nil || !h.due(p.now) {
 		return nil // most claims are served until the next round
 	}
 	states, err := p.first.at(ctx, b.nodes())
 	if err != nil {
+		h.failed()
 		return err
 	}
 	r := remedyFor(b, states)
 	if r == (remedy{}) {
+		h.well(p.now, p.c.cfg.Interval)
 		return nil
 	}
 	grace := p.c.cfg.ClaimGrace
 	if r.endMarker {
 		grace = p.c.cfg.VolumeGrace
 	}
-	if p.c.findings.note(finding{suspect: s, remedy: r}, p.now) < grace || !p.c.claimTurn.take(name) {
+	if h.wrong(r, p.now) < grace || !p.c.claimTurn.take(name) {
 		return nil
 	}
-	if states, err = p.second.at(ctx, b.nodes()); err != nil {
+	if states, err = p.c.look().at(ctx, b.nodes()); err != nil {
+		h.failed()
 		return err
 	}
-	if remedyFor(b, states) == r {
-		p.c.mend(klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "PVC", klog.KObj(claim))), claim, s.bonds, r)
+	switch confirmed := remedyFor(b, states); confirmed {
+	case r:
+		p.c.mend(klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "PVC", klog.KObj(claim))), claim, b, r)
+	case remedy{}:
+		h.well(p.now, p.c.cfg.Interval)
+	default:
+		h.wrong(confirmed, p.now)
 	}
 	return nil
 }
@@ -155,29 +160,41 @@ const (
 
 // pv looks at one PersistentVolume. The error says that nodes cannot be read.
 func (p *pass) pv(ctx context.Context, pv *corev1.PersistentVolume) error {
-	s := suspect{uid: pv.UID}
-	if p.c.suspects.note(s, p.now) == 0 {
+	h := p.c.suspects.of(suspect{uid: pv.UID})
+	if h == nil || !h.due(p.now) {
 		return nil // most are deleted by their node until the next round
 	}
+	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "PV", klog.KObj(pv)))
 	questions, err := questionsFor(pv, p.c.cfg.Driver)
 	if err != nil {
-		klog.FromContext(ctx).V(4).Info("Cannot tell the nodes of the volume", "PV", klog.KObj(pv), "reason", err.Error())
+		klog.FromContext(ctx).V(4).Info("Cannot tell the nodes of the volume", "reason", err.Error())
 		return nil
 	}
-	if none, err := p.first.none(ctx, questions); err != nil || !none {
+	if lost, err := p.lost(ctx, h, p.first, questions); err != nil || !lost {
 		return err
 	}
-	if p.c.findings.note(finding{suspect: s}, p.now) < p.c.cfg.VolumeGrace || !p.c.pvTurn.take(pv.Name) {
+	if h.wrong(remedy{}, p.now) < p.c.cfg.VolumeGrace || !p.c.pvTurn.take(pv.Name) {
 		return nil
 	}
-	if none, err := p.second.none(ctx, questions); err != nil || !none {
+	if lost, err := p.lost(ctx, h, p.c.look(), questions); err != nil || !lost {
 		return err
 	}
-	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "PV", klog.KObj(pv)))
 	if err := p.c.abandon(ctx, pv); err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot remove the PersistentVolume of nodes that are gone, trying again")
 	}
 	return nil
+}
+
+// lost reports whether there is no node that the questions are about, and notes when there is one or nobody can tell.
+func (p *pass) lost(ctx context.Context, h *history, at *look, questions []question) (bool, error) {
+	none, err := at.none(ctx, questions)
+	switch {
+	case err != nil:
+		h.failed()
+	case !none:
+		h.well(p.now, p.c.cfg.Interval)
+	}
+	return none && err == nil, err
 }
 
 // abandon removes a PersistentVolume without deleting its volume.

@@ -21,7 +21,7 @@ const (
 	defaultClaimGrace  = time.Minute
 	defaultVolumeGrace = 5 * time.Minute
 	// maxPerRound bounds the claims, and the PersistentVolumes, that are written in one round, so that the end of a large
-	// node does not hold up the provisioning that shares the client's limit.
+	// node does not hold up the looks at the others.
 	maxPerRound = 100
 )
 
@@ -40,7 +40,8 @@ var _ Cache = (*cluster.Informers)(nil)
 type Config struct {
 	// Cache is warm when Run is called.
 	Cache Cache
-	// Client reads Nodes, CSINodes and, once more before each write, claims and PersistentVolumes; and it writes those.
+	// Client reads Nodes, CSINodes and, once more before each write, claims and PersistentVolumes; and it writes those. It
+	// needs a rate limit of its own: when many nodes go at once, provisioning must not wait for their clean-up.
 	Client kubernetes.Interface
 	// Recorder writes events on claims and PersistentVolumes.
 	Recorder record.EventRecorder
@@ -66,8 +67,7 @@ type Controller struct {
 	claims map[string]*corev1.PersistentVolumeClaim // UID → a claim that hangs on a node; guarded by mu
 	pvs    map[string]*corev1.PersistentVolume      // UID → a PersistentVolume that waits for a node; guarded by mu
 
-	suspects memory[suspect]
-	findings memory[finding]
+	suspects histories
 	// turns are whose turn it is first when not all could be written in the round before.
 	claimTurn, pvTurn turn
 }
@@ -100,7 +100,7 @@ func (c *Controller) Run(stop, work context.Context) error {
 		return fmt.Errorf("nodecleanup: %w", err)
 	}
 	klog.FromContext(stop).Info("Cleaning up after nodes", "driver", c.cfg.Driver)
-	c.suspects, c.findings, c.claimTurn, c.pvTurn = memory[suspect]{}, memory[finding]{}, turn{}, turn{}
+	c.suspects, c.claimTurn, c.pvTurn = histories{}, turn{}, turn{}
 	ticker := time.NewTicker(c.cfg.Interval)
 	defer ticker.Stop()
 	for {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,8 +90,11 @@ func TestNothingIsGivenUpWithoutAnAnswer(t *testing.T) {
 				s.pass(defaultInterval + defaultClaimGrace)
 				heal := s.fails("*", resource, away)
 				s.pass(time.Hour)
-				if s.selected("c-001") == "" || !s.hasPV("pv-001") {
-					s.Error("something was given up")
+				if s.selected("c-001") == "" {
+					s.Error("the claim was given up")
+				}
+				if there := s.hasPV("pv-001"); there != (resource == "nodes") { // the questions about it are about nodes only
+					s.Errorf("the PersistentVolume is there: %v", there)
 				}
 				heal()
 				s.pass(defaultClaimGrace)
@@ -106,14 +110,14 @@ func TestNothingIsGivenUpWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// A node that comes back in the very last moment keeps what it has.
+// A node that is there again at the look before the write keeps what it has, and its grace begins anew.
 func TestTheSecondLookCounts(t *testing.T) {
 	inScene(t, func(s *scene) {
-		// From now on every second look finds it there: the one before a write.
 		s.pass(2*defaultInterval + defaultVolumeGrace - time.Second)
+		// In the round in which the grace is over, the first look of each object finds nothing, the second one the node.
 		looks := 0
 		s.react("*", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
-			if looks++; looks%2 == 1 {
+			if looks++; looks%2 == 1 || looks > 4 {
 				return false, nil, nil
 			}
 			node := fixture.Node("lost", map[string]string{"host": "lost"})
@@ -125,11 +129,183 @@ func TestTheSecondLookCounts(t *testing.T) {
 		s.react("get", "csinodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, fixture.CSINode("lost", testDriver, nil), nil
 		})
-		s.pass(time.Hour)
-		if looks < 4 || !s.hasPV("pv-001") || !slices.Contains(liveClaim(s).Finalizers, wellknown.FinalizerProvisioningInProgress) {
-			s.Errorf("something was given up after %d looks", looks)
+		kept := func() bool {
+			return s.hasPV("pv-001") && slices.Contains(liveClaim(s).Finalizers, wellknown.FinalizerProvisioningInProgress)
+		}
+		s.pass(2 * time.Second)
+		if looks != 4 || !kept() {
+			s.Fatalf("something was given up after %d looks", looks)
+		}
+		s.pass(defaultVolumeGrace)
+		if !kept() {
+			s.Error("the grace did not begin anew")
+		}
+		s.pass(4 * defaultInterval)
+		if kept() {
+			s.Error("nothing was given up in the end")
 		}
 	}, marked(fixture.Claim("c").UID(testUID).For(testDriver), testUID, testDriver, "lost").Obj(), leftover(1, "lost"))
+}
+
+// Each write has a look of its own before it: a node that comes back while a round writes keeps what is left.
+func TestEachWriteHasItsOwnLook(t *testing.T) {
+	inScene(t, func(s *scene) {
+		var once sync.Once
+		back := func(clienttesting.Action) (bool, runtime.Object, error) {
+			once.Do(func() {
+				for _, object := range []runtime.Object{fixture.Node("lost", map[string]string{"host": "lost"}), fixture.CSINode("lost", testDriver, nil)} {
+					if err := s.client.Tracker().Add(object); err != nil {
+						s.Error(err)
+					}
+				}
+			})
+			return false, nil, nil
+		}
+		s.react("update", "persistentvolumeclaims", back)
+		s.react("delete", "persistentvolumes", back)
+		s.pass(time.Hour)
+		if s.selected("c-001") != "" {
+			s.Error("the first claim was not taken off the node")
+		}
+		if s.selected("c-002") != "lost" || !s.hasPV("pv-001") {
+			s.Error("something was given up while the node was there")
+		}
+	}, waiting(1, "lost"), waiting(2, "lost"), leftover(1, "lost"))
+}
+
+// A node that comes back while the first of its PersistentVolumes is removed keeps the second.
+func TestEachRemovalHasItsOwnLook(t *testing.T) {
+	inScene(t, func(s *scene) {
+		var once sync.Once
+		s.react("delete", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			once.Do(func() {
+				if err := s.client.Tracker().Add(fixture.Node("lost", map[string]string{"host": "lost"})); err != nil {
+					s.Error(err)
+				}
+			})
+			return false, nil, nil
+		})
+		s.pass(time.Hour)
+		if s.hasPV("pv-001") || !s.hasPV("pv-002") {
+			s.Errorf("first PersistentVolume there: %v, second: %v", s.hasPV("pv-001"), s.hasPV("pv-002"))
+		}
+	}, leftover(1, "lost"), leftover(2, "lost"))
+}
+
+// A node that cannot be read, or whose name no Node can have, keeps only what hangs on itself.
+func TestOneNodeDoesNotKeepTheOthers(t *testing.T) {
+	t.Parallel()
+	broken := apierrors.NewInternalError(fmt.Errorf("etcd is away"))
+	for name, tc := range map[string]struct {
+		node string
+		fail bool
+		want string // the node of its claim in the end
+	}{
+		"it cannot be read":     {node: "broken", fail: true, want: "broken"},
+		"a name with a slash":   {node: "a/b"},
+		"the parent directory":  {node: ".."},
+		"a name with a percent": {node: "a%2fb"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inScene(t, func(s *scene) {
+				s.react("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+					if get, ok := action.(clienttesting.GetAction); ok && action.GetResource().Resource == "nodes" {
+						if strings.ContainsAny(get.GetName(), "/%") || get.GetName() == ".." {
+							return true, nil, fmt.Errorf("invalid resource name %q", get.GetName()) // as the real client
+						}
+						if tc.fail && get.GetName() == tc.node {
+							return true, nil, broken
+						}
+					}
+					return false, nil, nil
+				})
+				s.pass(2*defaultInterval + defaultVolumeGrace)
+				if got := s.selected("c-002"); got != "" {
+					s.Errorf("the claim of the lost node is for %q", got)
+				}
+				if s.hasPV("pv-001") {
+					s.Error("the PersistentVolume of the lost node is there")
+				}
+				if got := s.selected("c-001"); got != tc.want {
+					s.Errorf("the claim of node %q is for %q, want %q", tc.node, got, tc.want)
+				}
+			}, waiting(1, tc.node), waiting(2, "lost"), leftover(1, "lost"))
+		})
+	}
+}
+
+// A label that no node can be asked for keeps only its own PersistentVolume.
+func TestOneListDoesNotKeepTheOthers(t *testing.T) {
+	inScene(t, func(s *scene) {
+		s.react("list", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			refused := strings.Contains(action.(clienttesting.ListAction).GetListRestrictions().Labels.String(), "broken")
+			return refused, nil, apierrors.NewInternalError(fmt.Errorf("etcd is away"))
+		})
+		s.pass(2*defaultInterval + defaultVolumeGrace)
+		if !s.hasPV("pv-001") || s.hasPV("pv-002") {
+			s.Errorf("first PersistentVolume there: %v, second: %v", s.hasPV("pv-001"), s.hasPV("pv-002"))
+		}
+	}, leftover(1, "broken"), leftover(2, "lost"))
+}
+
+// A read that fails now and then, of this node or of another one, does not restart the grace.
+func TestAFailedReadNowAndThen(t *testing.T) {
+	t.Parallel()
+	for name, node := range map[string]string{"of this node": "lost", "of another node": "alive"} {
+		t.Run(name, func(t *testing.T) {
+			inScene(t, func(s *scene) {
+				var last time.Time
+				s.react("get", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
+					if action.(clienttesting.GetAction).GetName() == node && time.Since(last) > 4*time.Minute {
+						last = time.Now()
+						return true, nil, apierrors.NewInternalError(fmt.Errorf("etcd changed its leader"))
+					}
+					return false, nil, nil
+				})
+				s.pass(4*defaultInterval + defaultVolumeGrace)
+				if slices.Contains(liveClaim(s).Finalizers, wellknown.FinalizerProvisioningInProgress) {
+					s.Error("the claim waits for the node that is gone")
+				}
+			}, fixture.Node("alive", nil), waiting(1, "alive"),
+				marked(fixture.Claim("c").UID(testUID).For(testDriver), testUID, testDriver, "lost").Obj())
+		})
+	}
+}
+
+// What waits for healthy nodes costs few requests.
+func TestHealthyNodesCostLittle(t *testing.T) {
+	const nodes = 100
+	var objects []runtime.Object
+	for n := range nodes {
+		name := fmt.Sprint("n", n)
+		objects = append(objects, fixture.Node(name, map[string]string{"host": name}), fixture.CSINode(name, testDriver, nil), waiting(n, name))
+		if n < nodes/2 {
+			objects = append(objects, leftover(n, name))
+		}
+	}
+	inScene(t, func(s *scene) {
+		kinds := []string{"get nodes", "list nodes", "get csinodes"}
+		s.pass(5 * time.Minute)
+		before := s.count(kinds...)
+		s.pass(time.Hour)
+		if perSecond := float64(s.count(kinds...)-before) / 3600; perSecond > 1 {
+			s.Errorf("%.1f requests a second", perSecond)
+		}
+		// A node that goes is found out all the same.
+		for _, resource := range []string{"nodes", "csinodes"} {
+			group := corev1.SchemeGroupVersion
+			if resource == "csinodes" {
+				group = storagev1.SchemeGroupVersion
+			}
+			if err := s.client.Tracker().Delete(group.WithResource(resource), "", "n0"); err != nil {
+				s.Error(err)
+			}
+		}
+		s.pass((maxPause+2)*defaultInterval + defaultVolumeGrace)
+		if s.selected("c-000") != "" || s.hasPV("pv-000") {
+			s.Error("what hangs on the node that went was not ended")
+		}
+	}, objects...)
 }
 
 func liveClaim(s *scene) *corev1.PersistentVolumeClaim {

@@ -5,39 +5,57 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 )
 
-// look is one look at the nodes: what it has asked once it does not ask again. It asks the API server and no cache,
-// and only for what somebody hangs on: a watch of all nodes would cost more than all of it. An error is no answer.
+// look is one look at the nodes: what it has asked once it does not ask again, not even after an error. It asks the API
+// server and no cache, and only for what somebody hangs on: a watch of all nodes would cost more than all of it. An
+// error is no answer.
 type look struct {
 	client  kubernetes.Interface
 	driver  string
-	states  map[string]nodeState
-	answers map[question]bool
+	states  map[string]nodeState // node → its state
+	answers map[question]bool    // question → whether there is such a node
+	errs    map[any]error        // node or question → why there is no answer
 }
 
 func (c *Controller) look() *look {
-	return &look{client: c.cfg.Client, driver: c.cfg.Driver, states: map[string]nodeState{}, answers: map[question]bool{}}
+	return &look{
+		client: c.cfg.Client, driver: c.cfg.Driver,
+		states: map[string]nodeState{}, answers: map[question]bool{}, errs: map[any]error{},
+	}
 }
 
-// at returns the states of these nodes.
+// at returns the states of these nodes, and maybe of others.
 func (l *look) at(ctx context.Context, nodes []string) (map[string]nodeState, error) {
 	for _, node := range nodes {
-		if _, known := l.states[node]; known {
-			continue
-		}
-		state, err := l.read(ctx, node)
-		if err != nil {
+		if err := remember(l.states, l.errs, node, func() (nodeState, error) { return l.read(ctx, node) }); err != nil {
 			return nil, err
 		}
-		l.states[node] = state
 	}
 	return l.states, nil
 }
 
+// remember asks about key, unless there is an answer or an error.
+func remember[K comparable, V any](answers map[K]V, errs map[any]error, key K, ask func() (V, error)) error {
+	if _, known := answers[key]; known || errs[key] != nil {
+		return errs[key]
+	}
+	answer, err := ask()
+	if err != nil {
+		errs[key] = err
+		return err
+	}
+	answers[key] = answer
+	return nil
+}
+
 func (l *look) read(ctx context.Context, node string) (nodeState, error) {
+	if len(content.IsPathSegmentName(node)) > 0 {
+		return gone, nil // the API server has no object of such a name, and the client cannot ask for it
+	}
 	_, err := l.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -63,15 +81,10 @@ func (l *look) read(ctx context.Context, node string) (nodeState, error) {
 // none reports whether the answer to all questions is that there is no such node.
 func (l *look) none(ctx context.Context, questions []question) (bool, error) {
 	for _, q := range questions {
-		exists, known := l.answers[q]
-		if !known {
-			var err error
-			if exists, err = l.ask(ctx, q); err != nil {
-				return false, err
-			}
-			l.answers[q] = exists
+		if err := remember(l.answers, l.errs, q, func() (bool, error) { return l.ask(ctx, q) }); err != nil {
+			return false, err
 		}
-		if exists {
+		if l.answers[q] {
 			return false, nil
 		}
 	}

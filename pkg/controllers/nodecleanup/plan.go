@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -205,35 +204,6 @@ func makerOf(pv *corev1.PersistentVolume, driver string) string {
 	return node
 }
 
-// suspect is an object that may be stuck, with the nodes that it hangs on; those of a PersistentVolume never change.
-type suspect struct {
-	uid   types.UID
-	bonds bonds
-}
-
-// finding is what is wrong with a suspect: no remedy for a PersistentVolume, which can only be ended.
-type finding struct {
-	suspect suspect
-	remedy  remedy
-}
-
-// memory remembers since when each thing was seen without a break. It forgets what a round does not see, so that a
-// node that comes back for a moment, or a claim that gets another node, begins anew. The zero value is empty.
-type memory[K comparable] struct{ since, seen map[K]time.Time }
-
-// note says that this round has seen what, and returns for how long that has been so: 0 for the first time.
-func (m *memory[K]) note(what K, now time.Time) time.Duration {
-	first, known := m.since[what]
-	if !known {
-		first = now
-	}
-	if m.seen == nil {
-		m.seen = map[K]time.Time{}
-	}
-	m.seen[what] = first
-	return now.Sub(first)
-}
-
 // turn shares out the writes of a round: who finds nothing left is the first of the next round, so that objects that
 // cannot be written, for whatever reason, do not keep off the others. The zero value has nothing left.
 type turn struct {
@@ -259,6 +229,3 @@ func (t *turn) take(name string) bool {
 	}
 	return false
 }
-
-// end ends a round.
-func (m *memory[K]) end() { m.since, m.seen = m.seen, nil }

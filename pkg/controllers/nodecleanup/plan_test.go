@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -218,33 +217,6 @@ func TestQuestions(t *testing.T) {
 				t.Errorf("questions (-want +got):\n%s", diff)
 			}
 		})
-	}
-}
-
-// Only what is seen round after round grows old.
-func TestMemory(t *testing.T) {
-	t.Parallel()
-	var m memory[string]
-	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-	for i, tc := range []struct {
-		see  string
-		want map[string]time.Duration
-	}{
-		{"a b", map[string]time.Duration{"a": 0, "b": 0}},
-		{"a b", map[string]time.Duration{"a": time.Second, "b": time.Second}},
-		{"b", map[string]time.Duration{"b": 2 * time.Second}},
-		{"a b", map[string]time.Duration{"a": 0, "b": 3 * time.Second}},
-		{"", map[string]time.Duration{}},
-		{"a b", map[string]time.Duration{"a": 0, "b": 0}},
-	} {
-		got := map[string]time.Duration{}
-		for what := range strings.FieldsSeq(tc.see) {
-			got[what] = m.note(what, start.Add(time.Duration(i)*time.Second))
-		}
-		m.end()
-		if diff := cmp.Diff(tc.want, got); diff != "" {
-			t.Errorf("round %d (-want +got):\n%s", i, diff)
-		}
 	}
 }
 
