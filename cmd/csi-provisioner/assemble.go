@@ -276,6 +276,9 @@ const nodeSpread = 10 * time.Second
 
 func (r *rooms) informersConfig() cluster.InformersConfig {
 	c := cluster.InformersConfig{Client: r.api.clients.Core, Driver: r.name, InTree: r.inTree, Attachments: r.has.PublishUnpublish}
+	if r.inTree != "" {
+		c.Handle = provision.HandleOf(r.name, newTranslator(klog.Background()))
+	}
 	c.LastApplied = r.cfg.Volumes.CreateMetadata.Annotations.Has(wellknown.AnnLastApplied)
 	if r.cfg.Gates.CrossNamespaceVolumeDataSource {
 		c.Gateway = r.api.clients.Gateway

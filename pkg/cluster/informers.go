@@ -31,6 +31,9 @@ type InformersConfig struct {
 	// Driver is the driver's name, and InTree the in-tree plugin that it replaces, "" for none: what is kept whole
 	// hangs on them. Driver is required.
 	Driver, InTree string
+	// Handle returns the handle by which the driver knows the volume of a PersistentVolume, "" for a volume of another
+	// driver. It may be called concurrently. Default: that of CSI volumes of Driver, so none for volumes of InTree.
+	Handle func(pv *corev1.PersistentVolume) string
 	// LastApplied: of claims that wait for the driver also keep kubectl's copy of the object, which is the one annotation
 	// of theirs that is left out otherwise.
 	LastApplied bool
@@ -64,6 +67,7 @@ const (
 	indexUID    = "uid"
 	indexSource = "source"
 	indexVolume = "volume"
+	indexHandle = "handle"
 	indexNS     = "namespace"
 )
 
@@ -77,6 +81,9 @@ func NewInformers(cfg InformersConfig) (*Informers, error) {
 	}
 	i, trim := &Informers{}, newTrimmer(cfg.Driver, cfg.InTree)
 	trim.lastApplied = cfg.LastApplied
+	if cfg.Handle != nil {
+		trim.handle = cfg.Handle
+	}
 	for _, build := range []func(InformersConfig, *trimmer) error{
 		i.buildClaims, i.buildPVs, i.buildClasses, i.buildAttachments, i.buildGrants,
 	} {
@@ -105,7 +112,7 @@ func (i *Informers) buildPVs(cfg InformersConfig, t *trimmer) (err error) {
 		Name: "persistentvolumes", Example: &corev1.PersistentVolume{}, Client: cfg.Client,
 		List:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return pvs.List(ctx, o) },
 		Watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) { return pvs.Watch(ctx, o) },
-		Trim:  t.pv, Resync: cfg.Resync,
+		Trim:  t.pv, Resync: cfg.Resync, Indexers: cache.Indexers{indexHandle: t.pvHandles},
 	})
 	return err
 }

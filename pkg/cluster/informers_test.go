@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -100,6 +101,46 @@ func TestReadingTheCaches(t *testing.T) {
 	}
 	if got := informers.AttachmentsOf(volume); len(got) != 2 {
 		t.Errorf("attachments: %v, want x and y", got)
+	}
+}
+
+// PersistentVolumes are found by the handle that the driver knows their volume by: those of all sources and owners.
+func TestPVsByHandle(t *testing.T) {
+	t.Parallel()
+	csi := func(name, driver, handle string) *corev1.PersistentVolume {
+		pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: handle}
+		return pv
+	}
+	disk := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "static-disk"}} // names no driver
+	disk.Spec.GCEPersistentDisk = &corev1.GCEPersistentDiskVolumeSource{PDName: "h"}
+	others := csi("others", testDriver, "h")
+	others.Annotations = map[string]string{wellknown.AnnProvisionedBy: "other.test"}
+	objects := []runtime.Object{csi("b", testDriver, "h"), others, csi("foreign", "other.test", "h"), csi("c", testDriver, "other"), disk}
+	names := func(i *Informers, handle string) (names []string) {
+		for _, pv := range i.PVsByHandle(handle) {
+			names = append(names, pv.Name)
+		}
+		return names
+	}
+	plain, _ := running(t, InformersConfig{}, objects...)
+	if diff := cmp.Diff([]string{"b", "others"}, names(plain, "h")); diff != "" {
+		t.Errorf("by default (-want +got):\n%s", diff)
+	}
+	translating, _ := running(t, InformersConfig{Handle: func(pv *corev1.PersistentVolume) string {
+		switch {
+		case pv.Spec.GCEPersistentDisk != nil:
+			return pv.Spec.GCEPersistentDisk.PDName
+		case pv.Spec.CSI != nil && pv.Spec.CSI.Driver == testDriver:
+			return pv.Spec.CSI.VolumeHandle
+		}
+		return ""
+	}}, objects...)
+	if diff := cmp.Diff([]string{"b", "others", "static-disk"}, names(translating, "h")); diff != "" {
+		t.Errorf("with a translation (-want +got):\n%s", diff)
+	}
+	if got := names(translating, ""); got != nil {
+		t.Errorf("without a handle: %v", got)
 	}
 }
 

@@ -62,6 +62,17 @@ func (i *Informers) MarkedClaims() []*corev1.PersistentVolumeClaim {
 // needs, of another driver's name, UID, phase, driver and claimRef, and no more.
 func (i *Informers) PV(name string) *corev1.PersistentVolume { return asPV(get(i.pvs, name)) }
 
+// PVsByHandle returns the PersistentVolumes whose volume the driver knows by this handle (InformersConfig.Handle), sorted
+// by name, with what PV returns of them.
+func (i *Informers) PVsByHandle(handle string) []*corev1.PersistentVolume {
+	var pvs []*corev1.PersistentVolume
+	for _, obj := range byIndex(i.pvs, indexHandle, handle) {
+		pvs = append(pvs, asPV(obj))
+	}
+	slices.SortFunc(pvs, func(a, b *corev1.PersistentVolume) int { return strings.Compare(a.Name, b.Name) })
+	return pvs
+}
+
 // Class returns a StorageClass; nil means that the cache does not have it.
 func (i *Informers) Class(name string) *storagev1.StorageClass {
 	class, _ := get(i.classes, name).(*storagev1.StorageClass)

@@ -16,7 +16,8 @@ import (
 // what nobody reads; all others shrink to a few words, because a cluster may have tens of thousands of them.
 type trimmer struct {
 	driver, inTree string
-	lastApplied    bool // keep wellknown.AnnLastApplied of claims that are kept whole
+	lastApplied    bool                                  // keep wellknown.AnnLastApplied of claims that are kept whole
+	handle         func(*corev1.PersistentVolume) string // see InformersConfig.Handle
 
 	text   *interner[string, string]
 	shapes *interner[claimShapeKey, *claimShape]
@@ -26,6 +27,12 @@ type trimmer struct {
 func newTrimmer(driver, inTree string) *trimmer {
 	return &trimmer{
 		driver: driver, inTree: inTree,
+		handle: func(pv *corev1.PersistentVolume) string {
+			if csi := pv.Spec.CSI; csi != nil && csi.Driver == driver {
+				return csi.VolumeHandle
+			}
+			return ""
+		},
 		text: newInterner[string, string](), shapes: newInterner[claimShapeKey, *claimShape](),
 		maps: newInterner[string, map[string]string](),
 	}

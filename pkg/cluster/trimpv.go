@@ -28,7 +28,7 @@ func (t *trimmer) pv(obj any) (any, error) {
 	}
 	f := &foreignPV{
 		name: pv.Name, uid: string(pv.UID), resourceVersion: pv.ResourceVersion,
-		phase: t.shared(string(pv.Status.Phase)),
+		phase: t.shared(string(pv.Status.Phase)), handle: t.handle(pv),
 	}
 	if pv.Spec.CSI != nil {
 		f.driver = t.shared(pv.Spec.CSI.Driver)
@@ -93,9 +93,25 @@ func (t *trimmer) ownPV(pv *corev1.PersistentVolume) bool {
 		t.ours(pv.Annotations[wellknown.AnnProvisionedBy]) || t.ours(pv.Annotations[wellknown.AnnMigratedTo])
 }
 
-// foreignPV is what is kept of a PersistentVolume of another driver: enough to see that its name is taken.
+// pvHandles is the index function of the handles that the driver knows volumes by.
+func (t *trimmer) pvHandles(obj any) ([]string, error) {
+	var handle string
+	switch obj := obj.(type) {
+	case *corev1.PersistentVolume:
+		handle = t.handle(obj)
+	case *foreignPV:
+		handle = obj.handle
+	}
+	if handle == "" {
+		return nil, nil
+	}
+	return []string{handle}, nil
+}
+
+// foreignPV is what is kept of a PersistentVolume of another driver: enough to see that its name is taken. One that an
+// administrator made for a volume of the in-tree plugin has a handle, too.
 type foreignPV struct {
-	name, uid, resourceVersion, phase, driver string
+	name, uid, resourceVersion, phase, driver, handle string
 
 	claimNamespace, claimName, claimUID string
 }

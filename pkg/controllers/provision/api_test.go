@@ -16,6 +16,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,10 +37,11 @@ type apiServer struct {
 	objects  map[string]metav1.Object // "<resource>/<namespace>/<name>" → as stored
 	cached   map[string]metav1.Object // the same as the caches show it
 	lagging  bool                     // the caches stand still
-	behind   []change                 // what they have not shown yet
-	untold   []change                 // what no handler knows yet
-	writes   []string                 // "<verb> <resource> <name>", in order
-	deletes  int                      // how many DELETE requests there were
+	handle   func(*corev1.PersistentVolume) string
+	behind   []change // what they have not shown yet
+	untold   []change // what no handler knows yet
+	writes   []string // "<verb> <resource> <name>", in order
+	deletes  int      // how many DELETE requests there were
 	fail     func(verb, resource, name string) error
 	denied   map[string]bool // verb → the rights do not grant it on persistentvolumes
 	handlers handlers
@@ -81,7 +83,7 @@ func (a *apiServer) react(action clienttesting.Action) (runtime.Object, error) {
 	defer a.mu.Unlock()
 	verb, resource := action.GetVerb(), action.GetResource().Resource
 	name := nameOf(action)
-	if verb != "get" && resource != "selfsubjectaccessreviews" { // which stores nothing
+	if verb != "get" && verb != "list" && resource != "selfsubjectaccessreviews" { // which stores nothing
 		a.writes = append(a.writes, fmt.Sprintf("%s %s %s", verb, resource, name))
 	}
 	if verb == "delete" {
@@ -115,7 +117,25 @@ func (a *apiServer) react(action clienttesting.Action) (runtime.Object, error) {
 	case clienttesting.DeleteAction:
 		return nil, a.delete(key, action.GetDeleteOptions().Preconditions)
 	}
+	if verb == "list" {
+		return a.list(action), nil
+	}
 	return a.get(key)
+}
+
+// list returns the PersistentVolumes that the field selector matches.
+func (a *apiServer) list(action clienttesting.Action) *corev1.PersistentVolumeList {
+	selector := fields.Everything()
+	if action, ok := action.(clienttesting.ListAction); ok {
+		selector = action.GetListRestrictions().Fields
+	}
+	list := &corev1.PersistentVolumeList{}
+	for _, key := range slices.Sorted(maps.Keys(a.objects)) {
+		if pv, ok := a.objects[key].(*corev1.PersistentVolume); ok && selector.Matches(fields.Set{metav1.ObjectNameField: pv.Name}) {
+			list.Items = append(list.Items, *pv.DeepCopy())
+		}
+	}
+	return list
 }
 
 func nameOf(action clienttesting.Action) string {
@@ -386,6 +406,12 @@ func (a *apiServer) Claim(namespace, name string) *corev1.PersistentVolumeClaim 
 
 func (a *apiServer) PV(name string) *corev1.PersistentVolume {
 	return first(cachedAs(a, func(pv *corev1.PersistentVolume) bool { return pv.Name == name }))
+}
+
+func (a *apiServer) PVsByHandle(handle string) []*corev1.PersistentVolume {
+	return cachedAs(a, func(pv *corev1.PersistentVolume) bool {
+		return a.handle != nil && a.handle(pv) == handle
+	})
 }
 
 func (a *apiServer) Class(name string) *storagev1.StorageClass {

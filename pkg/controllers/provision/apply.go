@@ -121,7 +121,7 @@ func (c *Controller) accept(plan *Plan, vol *csi.Volume, bad error, cleanUp func
 			return nil, outcome.With(outcome.Background, bad)
 		}
 		if err := cleanUp(response.VolumeID); err != nil {
-			return nil, outcome.With(outcome.Background, fmt.Errorf("%w; cleanup failed, volume %s is orphaned until it succeeds: %w", bad, plan.Request.GetName(), err))
+			return nil, notCleanedUp(plan, bad, err)
 		}
 		return nil, outcome.WithSlow(outcome.Failed, bad)
 	}
@@ -135,9 +135,18 @@ func (c *Controller) accept(plan *Plan, vol *csi.Volume, bad error, cleanUp func
 	}
 	err = fmt.Errorf("translate PersistentVolume %s to %s: %w", pv.Name, c.cfg.Settings.InTree, err)
 	if cerr := cleanUp(vol.GetVolumeId()); cerr != nil {
-		return nil, outcome.With(outcome.Background, fmt.Errorf("%w; cleanup failed, volume %s is orphaned until it succeeds: %w", err, pv.Name, cerr))
+		return nil, notCleanedUp(plan, err, cerr)
 	}
 	return nil, outcome.With(outcome.Failed, err)
+}
+
+// notCleanedUp returns the error for a volume that cannot be used because of bad, and that was not deleted because of err.
+// A volume that another PersistentVolume has is not ours to delete: then nothing is left of this create.
+func notCleanedUp(plan *Plan, bad, err error) error {
+	if errors.Is(err, errVolumeInUse) {
+		return outcome.With(outcome.Failed, fmt.Errorf("%w; it is not deleted: %w", bad, err))
+	}
+	return outcome.With(outcome.Background, fmt.Errorf("%w; cleanup failed, volume %s is orphaned until it succeeds: %w", bad, plan.Request.GetName(), err))
 }
 
 func (c *Controller) buildPV(plan *Plan, vol *csi.Volume) *corev1.PersistentVolume {
@@ -174,6 +183,9 @@ func (c *Controller) cleanUp(ctx context.Context, claim *corev1.PersistentVolume
 	}
 	var err error
 	for range cleanupTries {
+		if err := c.checkUnused(ctx, req.GetVolumeId(), claim.UID); err != nil {
+			return err
+		}
 		if err = c.cfg.Driver.DeleteVolume(ctx, req); err == nil || ctx.Err() != nil {
 			return err
 		}

@@ -34,6 +34,8 @@ type Cache interface {
 	Claim(namespace, name string) *corev1.PersistentVolumeClaim
 	PV(name string) *corev1.PersistentVolume
 	Class(name string) *storagev1.StorageClass
+	// PVsByHandle returns the PersistentVolumes for which HandleOf returns this handle.
+	PVsByHandle(handle string) []*corev1.PersistentVolume
 	// ClaimsBySource returns the claims whose data source has the key of source.Key.
 	ClaimsBySource(key string) []*corev1.PersistentVolumeClaim
 	// MarkedClaims returns the claims that carry the finalizer of a create in progress.

@@ -41,6 +41,7 @@ type Controller struct {
 	locks     volumeLocks
 	slots     slots // to work on claims: CreateWorkers of them
 	encoder   topology.Encoder
+	handle    func(*corev1.PersistentVolume) string // HandleOf this driver
 
 	pvAccess   *cluster.Access // to persistentvolumes
 	finalizers *cluster.PVFinalizers
@@ -60,7 +61,7 @@ func New(cfg Config) (*Controller, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	c := &Controller{cfg: cfg, creates: newCreates(), slots: newSlots(cfg.CreateWorkers), releases: &releases{due: map[types.NamespacedName]types.UID{}}}
+	c := &Controller{cfg: cfg, handle: HandleOf(cfg.Settings.Driver, cfg.Translator), creates: newCreates(), slots: newSlots(cfg.CreateWorkers), releases: &releases{due: map[types.NamespacedName]types.UID{}}}
 	var err error
 	if c.metrics, err = newMetrics(cfg.Registerer, c.countOutstanding, cfg.Cache); err != nil {
 		return nil, fmt.Errorf("provision: register metrics: %w", err)

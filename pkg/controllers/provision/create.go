@@ -159,6 +159,19 @@ func (c *creates) usedBy(key string) []types.UID {
 	return slices.Sorted(maps.Keys(c.bySource[key]))
 }
 
+// unsavedWith returns the name of the PersistentVolume to be of another claim than this, whose volume has the handle; "" if
+// there is none.
+func (c *creates) unsavedWith(handle string, claimUID types.UID) (pvName string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for uid, cr := range c.byUID {
+		if uid != claimUID && cr.unsaved != nil && cr.volumeID == handle {
+			return cr.unsaved.Name
+		}
+	}
+	return ""
+}
+
 // where returns the claims whose create has the property, sorted.
 func (c *creates) where(property func(create) bool) []types.UID {
 	c.mu.Lock()

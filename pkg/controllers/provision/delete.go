@@ -55,6 +55,7 @@ var deletionSteps = []deletionStep{
 	{"the volume can be reached from here", (*Controller).deletionReaches},
 	{"the driver deletes volumes", (*Controller).deletionCapable},
 	{"the secret for the deletion can be told", (*Controller).deletionSecret},
+	{"no other PersistentVolume has the volume", (*Controller).deletionUnshared},
 }
 
 // planDeletion decides how to delete the volume, and also tells how many of the deletionSteps passed. Nothing is
@@ -147,6 +148,9 @@ func (c *Controller) callDelete(ctx context.Context, pv *corev1.PersistentVolume
 		return err
 	}
 	if err := c.detached(pv); err != nil {
+		return err
+	}
+	if err := c.confirmDeletion(ctx, p); err != nil {
 		return err
 	}
 	return c.cfg.Driver.DeleteVolume(c.cfg.WithMigrated(ctx, p.migrated()), p.request(secrets))

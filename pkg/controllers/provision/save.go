@@ -78,7 +78,12 @@ func (c *Controller) saveAgain(ctx context.Context, cr create) loop.Verdict {
 	if !c.givesUp(ctx, &cr, err) {
 		return loop.Again()
 	}
-	if err := c.abandon(ctx, cr); err != nil {
+	err = c.abandon(ctx, cr)
+	if errors.Is(err, errVolumeInUse) {
+		_ = c.taken(ctx, cr, err)
+		return loop.Done()
+	}
+	if err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot delete the volume of a PersistentVolume that cannot be saved, trying again", "PV", klog.KObj(cr.unsaved))
 		return loop.Again()
 	}
@@ -159,10 +164,6 @@ func (c *Controller) noteSaved(ctx context.Context, pv *corev1.PersistentVolume)
 	}
 }
 
-// errVolumeInUse says that a volume is another PersistentVolume's: the driver has given it out a second time, because two
-// claims have one volume name, or it is about to be deleted. It must not get a second one.
-var errVolumeInUse = errors.New("the driver answered with a volume that is in use")
-
 // taken ends a create whose volume is another's: there is nothing of its own to save or to delete.
 func (c *Controller) taken(ctx context.Context, cr create, err error) loop.Verdict {
 	c.metrics.saveFailed.Inc()
@@ -211,10 +212,14 @@ func (c *Controller) claimIsGone(ctx context.Context, claim *corev1.PersistentVo
 }
 
 // abandon deletes the volume of a PersistentVolume that cannot be saved and that nobody waits for, by the driver's own
-// id: the object may name the volume in the terms of an in-tree plugin.
+// id: the object may name the volume in the terms of an in-tree plugin. The error is errVolumeInUse when another
+// PersistentVolume has the volume.
 func (c *Controller) abandon(ctx context.Context, cr create) error {
 	secret, err := c.provisionerSecret(ctx, cr.plan, true)
 	if err != nil {
+		return err
+	}
+	if err := c.checkUnused(ctx, cr.volumeID, cr.claim.UID); err != nil {
 		return err
 	}
 	err = c.cfg.Driver.DeleteVolume(c.cfg.WithMigrated(ctx, cr.plan.Translated), &csi.DeleteVolumeRequest{VolumeId: cr.volumeID, Secrets: values(secret)})

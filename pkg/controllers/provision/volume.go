@@ -211,18 +211,3 @@ func (c *Controller) deletePV(ctx context.Context, pv *corev1.PersistentVolume) 
 	}
 	return err
 }
-
-// livePV reads the PersistentVolume from the API server. It returns nil when the object is gone, also when another one
-// has its name.
-func (c *Controller) livePV(ctx context.Context, pv *corev1.PersistentVolume) (*corev1.PersistentVolume, error) {
-	live, err := c.cfg.Client.CoreV1().PersistentVolumes().Get(ctx, pv.Name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil //nolint:nilnil // nil is how it says that the object is gone
-	case err != nil:
-		return nil, fmt.Errorf("read PersistentVolume %s: %w", pv.Name, err)
-	case live.UID != pv.UID:
-		return nil, nil //nolint:nilnil // as above
-	}
-	return live, nil
-}

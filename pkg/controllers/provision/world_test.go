@@ -90,6 +90,7 @@ func inWorld(t *testing.T, edit func(*Config), test func(t *testing.T, w *world)
 		if edit != nil {
 			edit(&w.cfg)
 		}
+		w.api.handle = HandleOf(w.cfg.Settings.Driver, w.cfg.Translator)
 		w.put(fixture.Class("fast").UID("class-1").Provisioner(driverName).Obj())
 		w.start()
 		t.Cleanup(w.end)
