@@ -1,10 +1,14 @@
 package provision
 
 import (
+	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
@@ -49,4 +53,104 @@ func TestAStopDoesNotWaitForASaveThatIsNotGranted(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The last call of a stop is waited for also when a marker has been written meanwhile, and so is the save that follows.
+func TestAStopSavesWhatItsLastCallHasMade(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		w.api.failing(forbidMarkers)
+		w.driver.answers(noAnswer, answer{after: 5 * time.Second}) // the second call is made during the stop
+		w.claim("c")
+		w.pass(100 * time.Millisecond)
+		begin := time.Now()
+		w.api.failing(func(verb, resource, _ string) error {
+			if verb == "create" && resource == "persistentvolumes" && time.Since(begin) < 7*time.Second {
+				return errors.New("no connection")
+			}
+			return nil
+		})
+		took := w.term(drainTime)
+		if w.pv("pvc-uid-of-c") == nil || w.marked("c") {
+			t.Errorf("PersistentVolume %v, marked %v, after %s", w.pv("pvc-uid-of-c"), w.marked("c"), took)
+		}
+	})
+}
+
+// A call that was not answered is repeated half a second after the stop has begun, or a multiple of it, and not at once.
+func TestAStopRepeatsCallsAtItsOwnPace(t *testing.T) {
+	inWorld(t, func(cfg *Config) { cfg.MarkerDelay, cfg.CreateWorkers = -1, 1 }, func(t *testing.T, w *world) {
+		slow := noAnswer
+		slow.after = 700 * time.Millisecond
+		w.driver.answers(noAnswer, slow, slow, slow, answer{})
+		w.claim("c")
+		w.pass(100 * time.Millisecond)
+		stop := time.Since(w.driver.begin)
+		w.term(drainTime)
+		var at []time.Duration
+		for _, call := range w.driver.createCalls()[1:] {
+			at = append(at, call.at-stop)
+		}
+		if diff := cmp.Diff([]time.Duration{0, time.Second, 2 * time.Second, 3 * time.Second}, at); diff != "" {
+			t.Errorf("calls at (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A stop ends in the moment in which all is done, and in the moment in which its time is over.
+func TestAStopEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		answer answer
+		drain  time.Duration
+		want   time.Duration
+	}{
+		"the call in flight ends": {answer{after: 2300 * time.Millisecond}, drainTime, 2200 * time.Millisecond},
+		"the time is over":        {noAnswer, 1300 * time.Millisecond, 1300 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(cfg *Config) { cfg.MarkerDelay = -1 }, func(t *testing.T, w *world) {
+				w.driver.answers(tc.answer, endless, endless)
+				w.claim("c")
+				w.pass(100 * time.Millisecond)
+				if took := w.term(tc.drain); took != tc.want {
+					t.Errorf("the stop took %s, want %s", took, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// lateDriver is a driver whose calls take a second more to return when they are cut off.
+type lateDriver struct {
+	VolumeDriver
+	running atomic.Int64
+}
+
+func (d *lateDriver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	d.running.Add(1)
+	defer d.running.Add(-1)
+	answer, err := d.VolumeDriver.CreateVolume(ctx, req)
+	if ctx.Err() != nil {
+		time.Sleep(time.Second)
+	}
+	return answer, err
+}
+
+// No call of the stop outlives it.
+func TestNoCallOutlivesTheStop(t *testing.T) {
+	late := &lateDriver{}
+	inWorld(t, func(cfg *Config) {
+		cfg.MarkerDelay = -1
+		late.VolumeDriver, cfg.Driver = cfg.Driver, late
+	}, func(t *testing.T, w *world) {
+		w.driver.answers(noAnswer, endless)
+		w.claim("c")
+		w.pass(100 * time.Millisecond)
+		if took := w.term(time.Second); took != 2*time.Second {
+			t.Errorf("the stop took %s", took)
+		}
+		if n := late.running.Load(); n != 0 {
+			t.Errorf("%d calls run on", n)
+		}
+	})
 }
