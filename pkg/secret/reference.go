@@ -1,6 +1,7 @@
 package secret
 
 import (
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,9 +18,12 @@ type Names struct {
 	ClaimAnnotations map[string]string
 }
 
+// ErrNoAnnotation says that the name of a Secret is made from an annotation that the claim does not have.
+var ErrNoAnnotation = errors.New("an annotation of the claim is missing")
+
 // Resolve returns the Secret that parameters name for c, or nil when they name none: the pair of the consumer,
 // else the default pair. Nothing is read, so the Secret need not exist. An error means that the class must be
-// changed (or the claim, where a template speaks of it); it carries no outcome, so the work is tried again.
+// changed, or the claim when it is ErrNoAnnotation; it carries no outcome, so the work is tried again.
 // Errors quote templates and what they resolved to. The inputs are only read; calls may run concurrently.
 func Resolve(c Consumer, parameters map[string]string, n Names) (*corev1.SecretReference, error) {
 	t, found, err := templates(c, parameters)

@@ -1,6 +1,7 @@
 package secret
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -33,6 +34,9 @@ func expandNamespace(template string, n Names) (string, error) {
 // expandName resolves the template of a Secret's name.
 func expandName(template string, n Names) (string, error) {
 	name, err := expand(template, n.nameToken)
+	if unknown, ok := errors.AsType[*unknownTokensError](err); ok && unknown.onlyAnnotations() {
+		return "", fmt.Errorf("%w: %w", ErrNoAnnotation, err)
+	}
 	if err != nil {
 		return "", err
 	}
@@ -56,13 +60,34 @@ func (n Names) nameToken(token string) (string, bool) {
 	if token == tokenClaimName {
 		return n.ClaimName, true
 	}
-	if key, ok := strings.CutPrefix(token, annotationOpen); ok {
-		if key, ok = strings.CutSuffix(key, annotationClose); ok {
-			value, found := n.ClaimAnnotations[key]
-			return value, found
-		}
+	if key, ok := annotationKey(token); ok {
+		value, found := n.ClaimAnnotations[key]
+		return value, found
 	}
 	return n.namespaceToken(token)
+}
+
+// annotationKey returns the key of a token that stands for an annotation of the claim.
+func annotationKey(token string) (string, bool) {
+	if key, ok := strings.CutPrefix(token, annotationOpen); ok {
+		return strings.CutSuffix(key, annotationClose)
+	}
+	return "", false
+}
+
+// unknownTokensError names the tokens of a template that stand for nothing.
+type unknownTokensError struct {
+	template string
+	tokens   []string
+}
+
+func (e *unknownTokensError) Error() string {
+	return fmt.Sprintf("template %q has invalid tokens: %q", e.template, e.tokens)
+}
+
+// onlyAnnotations reports whether another claim, one with more annotations, could make all the tokens known.
+func (e *unknownTokensError) onlyAnnotations() bool {
+	return !slices.ContainsFunc(e.tokens, func(token string) bool { _, ok := annotationKey(token); return !ok })
 }
 
 // expand replaces ${token} and $token by what lookup says. Values are not expanded again. All unknown tokens
@@ -80,7 +105,7 @@ func expand(template string, lookup func(token string) (string, bool)) (string, 
 		return value
 	})
 	if len(unknown) > 0 {
-		return "", fmt.Errorf("template %q has invalid tokens: %q", template, unknown)
+		return "", &unknownTokensError{template: template, tokens: unknown}
 	}
 	return resolved, nil
 }

@@ -168,6 +168,9 @@ type DeletionSecretInput struct {
 	// Class is the class that DeletionClass names, translated if it is one of the in-tree plugin and the volume
 	// is migrated; nil when there is none.
 	Class *storagev1.StorageClass
+	// Claim is the claim that the PersistentVolume was bound to, nil when it is gone. One with another UID than
+	// that in PV is not looked at.
+	Claim *corev1.PersistentVolumeClaim
 }
 
 // DeletionClass returns the name of the class that DeletionSecret needs for pv, "" when it needs none.
@@ -181,7 +184,8 @@ func DeletionClass(pv *corev1.PersistentVolume) string {
 // DeletionSecret returns the Secret whose values DeleteVolume gets, or nil for none: the one recorded on the
 // PersistentVolume when it was made, else what the class names today. note is not empty when there is none
 // because something is missing that should be there: a warning for the operator. An error means that the class
-// cannot be resolved for this volume; it carries no outcome, so the deletion is tried again.
+// cannot be resolved for this volume; it carries no outcome, so the deletion is tried again. One that is
+// secret.ErrNoAnnotation stays when the claim is gone: no later try can tell the name of the Secret.
 func DeletionSecret(in DeletionSecretInput) (ref *corev1.SecretReference, note string, err error) {
 	if recorded, ok := recordedSecret(in.PV); ok {
 		return recorded, "", nil
@@ -196,11 +200,11 @@ func DeletionSecret(in DeletionSecretInput) (ref *corev1.SecretReference, note s
 	if claim == nil {
 		return nil, "the volume has no claim to resolve the secret for, deleting without one", nil
 	}
-	ref, err = secret.Resolve(secret.Provisioner, in.Class.Parameters, secret.Names{
-		PVName:         in.PV.Name,
-		ClaimName:      claim.Name,
-		ClaimNamespace: claim.Namespace,
-	})
+	names := secret.Names{PVName: in.PV.Name, ClaimName: claim.Name, ClaimNamespace: claim.Namespace}
+	if in.Claim != nil && in.Claim.UID == claim.UID {
+		names.ClaimAnnotations = in.Claim.Annotations
+	}
+	ref, err = secret.Resolve(secret.Provisioner, in.Class.Parameters, names)
 	return ref, "", err
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
+	"github.com/csi-sidecars/external-provisioner/pkg/secret"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 )
 
@@ -31,9 +32,11 @@ type deletionPlan struct {
 	// pv is what stands for the volume, asCSI the same in its CSI form. Read-only.
 	pv, asCSI *corev1.PersistentVolume
 	// secret is read before the call, nil for none; refused is the one that --deletion-secret-namespaces keeps
-	// from being read; note, if not empty, is why there is none where one should be.
+	// from being read; note, if not empty, is why there is none where one should be; untold, if not nil, is the same
+	// and worth an event.
 	secret, refused *corev1.SecretReference
 	note            string
+	untold          error
 }
 
 func (p deletionPlan) migrated() bool { return p.asCSI != p.pv }
@@ -117,7 +120,16 @@ func (c *Controller) deletionSecret(p deletionPlan) (deletionPlan, error) {
 			}
 		}
 	}
-	ref, note, err := volume.DeletionSecret(volume.DeletionSecretInput{PV: p.pv, Class: class})
+	input := volume.DeletionSecretInput{PV: p.pv, Class: class}
+	if claim := p.pv.Spec.ClaimRef; claim != nil {
+		input.Claim = c.cfg.Cache.Claim(claim.Namespace, claim.Name)
+	}
+	ref, note, err := volume.DeletionSecret(input)
+	if errors.Is(err, secret.ErrNoAnnotation) {
+		p.untold = fmt.Errorf("deleting PersistentVolume %s without a secret: %w", p.pv.Name, err)
+		p.note = err.Error()
+		return p, nil
+	}
 	if err != nil {
 		return p, fmt.Errorf("secret for deleting PersistentVolume %s: %w", p.pv.Name, err)
 	}
@@ -163,13 +175,16 @@ func (c *Controller) readDeletionSecret(ctx context.Context, p deletionPlan) (ma
 	if p.note != "" {
 		logger.Info("Deleting without a secret", "reason", p.note)
 	}
+	if p.untold != nil {
+		c.tell(p.pv, eventSecretRefused(p.untold))
+	}
 	if p.refused != nil {
 		c.tell(p.pv, eventSecretRefused(refusedSecret(p.refused)))
 	}
 	if p.secret == nil {
 		return nil, nil //nolint:nilnil // no secret, no values
 	}
-	secret, err := cluster.GetSecret(ctx, c.cfg.Client, p.secret.Namespace, p.secret.Name)
+	read, err := cluster.GetSecret(ctx, c.cfg.Client, p.secret.Namespace, p.secret.Name)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 		logger.Info("Deleting without the secret, which cannot be read", "secret", klog.KRef(p.secret.Namespace, p.secret.Name), "err", err)
@@ -177,7 +192,7 @@ func (c *Controller) readDeletionSecret(ctx context.Context, p deletionPlan) (ma
 	case err != nil:
 		return nil, fmt.Errorf("read secret %s in namespace %s for deleting PersistentVolume %s: %w", p.secret.Name, p.secret.Namespace, p.pv.Name, err)
 	}
-	return values(secret), nil
+	return values(read), nil
 }
 
 // refusedSecret says that --deletion-secret-namespaces keeps the secret from being read.

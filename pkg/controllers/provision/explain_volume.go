@@ -74,6 +74,9 @@ func (c *Controller) explainCall(e *VolumeExplanation) {
 	if p.note != "" {
 		e.notef("No secret: %s.", p.note)
 	}
+	if p.untold != nil {
+		e.notef("The PersistentVolume gets an event: %v.", p.untold)
+	}
 	if p.refused != nil {
 		e.notef("The PersistentVolume gets an event: %v.", refusedSecret(p.refused))
 	}

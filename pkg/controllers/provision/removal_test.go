@@ -104,6 +104,52 @@ func TestADeletionIsOfOneUID(t *testing.T) {
 	})
 }
 
+// The class of a static PersistentVolume makes the name of the secret from an annotation of the claim. The claim is looked
+// at while it is cached; when it is gone, the volume is deleted without a secret, and that is told.
+func TestDeletionSecretsFromAnnotations(t *testing.T) {
+	t.Parallel()
+	const template = "${pvc.annotations['example.com/key']}"
+	claim := func(uid string) *fixture.ClaimBuilder {
+		return fixture.Claim("c").UID(uid).Class("templated").For("other")
+	}
+	for name, tc := range map[string]struct {
+		claim           *corev1.PersistentVolumeClaim // nil: gone
+		name, namespace string
+		deleted         bool
+		wantKeys        int
+		event           string
+	}{
+		"the claim is gone":            {nil, template, "default", true, 0, "without a secret"},
+		"the claim is cached":          {claim("claim-uid").Annotation("example.com/key", "s").Obj(), template, "default", true, 1, ""},
+		"without the annotation":       {claim("claim-uid").Obj(), template, "default", true, 0, "without a secret"},
+		"it was created anew":          {claim("another").Annotation("example.com/key", "s").Obj(), template, "default", true, 0, "without a secret"},
+		"the namespace cannot be told": {nil, "s", template, false, 0, "invalid tokens"},
+		"another token cannot be told": {nil, template + "${x}", "default", false, 0, "invalid tokens"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, nil, func(t *testing.T, w *world) {
+				secret := fixture.Secret("default", "s", nil)
+				secret.Data = map[string][]byte{"key": []byte("value")}
+				w.put(secret)
+				w.put(fixture.Class("templated").Provisioner(driverName).Parameter(wellknown.ParamSecretName, tc.name).Parameter(wellknown.ParamSecretNamespace, tc.namespace).Obj())
+				if tc.claim != nil {
+					w.put(tc.claim)
+				}
+				w.put(fixture.PV("pv").UID("pv-uid").Driver(driverName).Class("templated").Phase(corev1.VolumeReleased).BoundTo(claim("claim-uid").Obj()).Obj())
+				w.pass(500 * time.Millisecond)
+				calls := w.driver.deleteCalls()
+				if (len(calls) == 1) != tc.deleted || (tc.deleted && len(calls[0].keys) != tc.wantKeys) {
+					t.Errorf("DeleteVolume calls %v", calls)
+				}
+				warnings := w.events.having("Warning VolumeFailedDelete", tc.event)
+				if all := w.events.having("Warning"); (tc.event != "") != (len(warnings) == 1) || len(all) != len(warnings) {
+					t.Errorf("warnings %v", all)
+				}
+			})
+		})
+	}
+}
+
 // elsewhere translates every PersistentVolume to one of another driver.
 type elsewhere struct{ oneWay }
 
