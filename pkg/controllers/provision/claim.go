@@ -251,12 +251,15 @@ func (c *Controller) ended(ctx context.Context, cr create, plan *Plan, res resul
 		return loop.Again()
 	}
 	c.tell(claim, eventFailed(err))
-	if _, selected := claim.Annotations[wellknown.AnnSelectedNode]; selected && outcome.Of(err) == outcome.Reschedule {
-		if rerr := c.reschedule(ctx, claim); rerr != nil {
+	if node := failedNode(claim, plan); node != "" && outcome.Of(err) == outcome.Reschedule {
+		removed, rerr := c.reschedule(ctx, claim, node)
+		switch {
+		case rerr != nil:
 			klog.FromContext(ctx).Error(rerr, "Cannot ask for another node, trying again with the same")
-			return loop.Again()
+		case removed:
+			return loop.Done()
 		}
-		return loop.Done()
+		return loop.Again()
 	}
 	if outcome.Busy(err) {
 		return loop.Busy()
@@ -264,25 +267,35 @@ func (c *Controller) ended(ctx context.Context, cr create, plan *Plan, res resul
 	return loop.Again()
 }
 
-// reschedule takes the selected node off the claim, so that the scheduler chooses again.
-func (c *Controller) reschedule(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+// failedNode returns the node that an attempt was for: that of the plan or, without one, that of the claim. It returns
+// "" when no node is selected that can be taken off the claim.
+func failedNode(claim *corev1.PersistentVolumeClaim, plan *Plan) string {
+	if plan != nil && claim.Annotations[wellknown.AnnSelectedNode] != "" {
+		return plan.SelectedNode
+	}
+	return claim.Annotations[wellknown.AnnSelectedNode]
+}
+
+// reschedule takes the node off the claim, so that the scheduler chooses again, and reports whether it did. A claim for
+// which another node is selected by now keeps that.
+func (c *Controller) reschedule(ctx context.Context, claim *corev1.PersistentVolumeClaim, node string) (removed bool, err error) {
 	name := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
-	_, err := cluster.UpdateClaim(ctx, c.cfg.Client, name, claim.UID, func(live *corev1.PersistentVolumeClaim) bool {
-		if _, ok := live.Annotations[wellknown.AnnSelectedNode]; !ok {
-			return false
+	_, err = cluster.UpdateClaim(ctx, c.cfg.Client, name, claim.UID, func(live *corev1.PersistentVolumeClaim) bool {
+		removed = live.Annotations[wellknown.AnnSelectedNode] == node
+		if removed {
+			delete(live.Annotations, wellknown.AnnSelectedNode)
 		}
-		delete(live.Annotations, wellknown.AnnSelectedNode)
-		return true
+		return removed
 	})
 	if err == nil {
-		klog.FromContext(ctx).V(2).Info("Asked for another node", "node", claim.Annotations[wellknown.AnnSelectedNode])
+		klog.FromContext(ctx).V(2).Info("Asked for another node", "node", node, "removed", removed)
 	}
-	return err
+	return removed, err
 }
 
 // awaitBinding handles a claim whose PersistentVolume was saved and which is not seen bound yet. The caches may
 // lag behind each other, so nothing is made again before the API server says that it is needed. It returns true
-// when the claim needs a new volume.
+// when the claim needs a new volume: it is not bound, it is not going, and its PersistentVolume is gone.
 func (c *Controller) awaitBinding(ctx context.Context, cr create, claim *corev1.PersistentVolumeClaim) (bool, loop.Verdict) {
 	if claim.Spec.VolumeName != "" {
 		c.creates.drop(claim.UID)
@@ -300,8 +313,9 @@ func (c *Controller) awaitBinding(ctx context.Context, cr create, claim *corev1.
 	}
 	live, err := c.cfg.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err), err == nil && (live.UID != claim.UID || live.Spec.VolumeName != ""):
-		c.creates.drop(claim.UID)
+	case apierrors.IsNotFound(err), err == nil && (live.UID != claim.UID || live.Spec.VolumeName != "" || live.DeletionTimestamp != nil):
+		// The cache may go on to show older versions of the claim, for which this must not be forgotten. The event that
+		// shows the claim bound or gone brings it back.
 		return false, loop.Done()
 	case err != nil:
 		return false, loop.Again()

@@ -189,3 +189,44 @@ func TestNewNamesWhatIsMissing(t *testing.T) {
 		t.Error("an empty Config was accepted")
 	}
 }
+
+// The node that had no room is taken off the claim, and not the one that is selected by then, which gets its own call.
+func TestAnotherNodeIsNotTakenOff(t *testing.T) {
+	t.Parallel()
+	late := func() *fixture.ClaimBuilder { return fixture.Claim("c").UID("uid-of-c").Class("late").For(driverName) }
+	resumed := marker{UID: "uid-of-c", Driver: driverName, Class: "class-2", Node: "n1"}
+	full := answer{after: 5 * time.Second, code: codes.ResourceExhausted}
+	for name, tc := range map[string]struct {
+		claim  *corev1.PersistentVolumeClaim
+		script []answer
+		cached bool // the caches show the other node before the answer comes
+	}{
+		"the cache shows the other node":  {late().SelectedNode("n1").Obj(), []answer{full}, true},
+		"the cache shows the failed node": {late().SelectedNode("n1").Obj(), []answer{full}, false},
+		"an earlier process began the create for the failed node": {
+			late().SelectedNode("n2").Finalizer(wellknown.FinalizerProvisioningInProgress).
+				Annotation(wellknown.AnnProvisioningInProgress, resumed.encode()).Obj(),
+			slices.Repeat([]answer{full}, 3), true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(cfg *Config) { cfg.Settings.Capabilities.Topology, cfg.Timeout = true, time.Second }, func(t *testing.T, w *world) {
+				w.put(fixture.Class("late").UID("class-2").Provisioner(driverName).WaitForFirstConsumer().Obj())
+				w.driver.answers(tc.script...)
+				w.put(tc.claim)
+				w.pass(time.Second)
+				w.api.lag(!tc.cached)
+				w.change("c", func(claim *corev1.PersistentVolumeClaim) { claim.Annotations[wellknown.AnnSelectedNode] = "n2" })
+				w.pass(5 * time.Second)
+				w.api.lag(false)
+				w.pass(time.Minute)
+				if got := w.live("c").Annotations[wellknown.AnnSelectedNode]; got != "n2" {
+					t.Errorf("selected node %q, want n2", got)
+				}
+				if w.pv("pvc-uid-of-c") == nil {
+					t.Errorf("no volume for the other node; calls at %v", w.driver.at())
+				}
+			})
+		})
+	}
+}

@@ -14,6 +14,7 @@ import (
 	snapfake "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/fake"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
@@ -245,4 +246,36 @@ func TestTheMarkerOfAnotherNodeIsNotTouched(t *testing.T) {
 		d.pass(time.Minute)
 		d.says(markerOfNode("u", "there"))
 	})
+}
+
+// A node takes no claim that is bound, being deleted, taken or marked by now, whatever its cache shows.
+func TestANodeTakesNoClaimThatNeedsNone(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(live *corev1.PersistentVolumeClaim){
+		"it is bound":            func(live *corev1.PersistentVolumeClaim) { live.Spec.VolumeName = "another" },
+		"it is being deleted":    func(live *corev1.PersistentVolumeClaim) { live.DeletionTimestamp = &metav1.Time{Time: time.Now()} },
+		"another node has it":    func(live *corev1.PersistentVolumeClaim) { live.Annotations[wellknown.AnnSelectedNode] = "there" },
+		"another node marked it": func(live *corev1.PersistentVolumeClaim) { setMarker(live, markerOfNode("u", "there")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, onNode, func(t *testing.T, w *world) {
+				// The cache shows the claim as it was before the change.
+				claim := fixture.Claim("c").UID("u").Class("fast").For(driverName).Finalizer("example.com/held").Obj()
+				changed := claim.DeepCopy()
+				change(changed)
+				key := keyOf(claim)
+				w.api.mu.Lock()
+				w.api.objects[key], w.api.cached[key] = changed, claim
+				w.api.mu.Unlock()
+				w.c.onClaim(nil, claim)
+				w.pass(time.Minute)
+				if got := w.api.wrote("update persistentvolumeclaims"); got != 0 {
+					t.Errorf("%d writes of the claim: %v", got, w.live("c").ObjectMeta)
+				}
+				if n := len(w.driver.createCalls()); n != 0 {
+					t.Errorf("%d calls", n)
+				}
+			})
+		})
+	}
 }

@@ -159,6 +159,9 @@ func faults() []fault {
 		{"the name is taken", func(s *situation) {
 			s.Facts.Holder = fixture.PV("pvc-0123-4567").BoundTo(fixture.Claim("x").UID("x").Obj()).Obj()
 		}, outcome.Failed, []string{"pvc-0123-4567", "another claim"}},
+		{"the name is that of a PersistentVolume without a claim", func(s *situation) {
+			s.Facts.Holder = fixture.PV("pvc-0123-4567").Obj()
+		}, outcome.Failed, []string{"pvc-0123-4567"}},
 		{"two file systems are named", parameter("fsType", "ext4"), outcome.Failed, []string{"fstype"}},
 		{"the access mode is unknown", func(s *situation) {
 			s.Facts.Claim = s.Facts.Claim.DeepCopy()
