@@ -27,19 +27,23 @@ func (c *Controller) syncClaim(ctx context.Context, uid types.UID) loop.Verdict 
 		return loop.Again()
 	}
 	defer free()
-	release, ok := c.lockClaim(uid)
-	if !ok {
-		return loop.After(lockedRetry)
-	}
-	defer release()
-	defer c.settleClaim(uid)
-	verdict := c.syncLocked(ctx, uid)
-	if c.turns != nil && verdict != loop.Parked() {
-		cr, _ := c.creates.get(uid)
-		// A driver that never ends its work must not keep all others out for ever.
-		c.turns.leave(uid, !cr.busySince.IsZero() && time.Since(cr.busySince) < c.cfg.RetryMax)
-	}
+	verdict := loop.After(lockedRetry)
+	c.withClaim(uid, func() {
+		verdict = loop.Again() // of a panic
+		defer func() { c.leaveTurn(uid, verdict) }()
+		verdict = c.syncLocked(ctx, uid)
+	})
 	return verdict
+}
+
+// leaveTurn gives the claim's turn back, unless the claim is in line for one.
+func (c *Controller) leaveTurn(uid types.UID, verdict loop.Verdict) {
+	if c.turns == nil || verdict == loop.Parked() {
+		return
+	}
+	cr, _ := c.creates.get(uid)
+	// A driver that never ends its work must not keep all others out for ever.
+	c.turns.leave(uid, !cr.busySince.IsZero() && time.Since(cr.busySince) < c.cfg.RetryMax)
 }
 
 // syncLocked is syncClaim for who holds the claim's lock.

@@ -7,6 +7,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 )
 
 // drainRetry is the pause between two tries while draining: there is little time, and few are left.
@@ -36,7 +38,7 @@ func (c *Controller) drain(work context.Context, worked <-chan struct{}) {
 			}
 			steps.Go(func() {
 				defer begun.Delete(step.key)
-				step.do()
+				loop.GuardFunc(work, "drain", step.do)
 			})
 		}
 		select {
@@ -96,23 +98,19 @@ func (c *Controller) driveOn(work context.Context, uid types.UID) {
 		}
 		defer free()
 	}
-	release, ok := c.lockClaim(uid)
-	if !ok {
-		return
-	}
-	defer release()
-	defer c.settleClaim(uid)
-	cr, _ = c.creates.get(uid)
-	switch {
-	case !c.mustEnd(cr), saves != (cr.unsaved != nil): // a worker was faster; the next step sees what is left
-	case cr.unsaved != nil:
-		c.saveAgain(work, cr)
-	case cr.lastFinal && cr.proto.wait(time.Now(), c.spacing(cr.plan)) > 0:
-	default:
-		c.syncLocked(work, uid)
-		const busy = false // no new create is begun that could be kept out
-		c.turns.leave(uid, busy)
-	}
+	c.withClaim(uid, func() {
+		cr, _ = c.creates.get(uid)
+		switch {
+		case !c.mustEnd(cr), saves != (cr.unsaved != nil): // a worker was faster; the next step sees what is left
+		case cr.unsaved != nil:
+			c.saveAgain(work, cr)
+		case cr.lastFinal && cr.proto.wait(time.Now(), c.spacing(cr.plan)) > 0:
+		default:
+			const busy = false // no new create is begun that could be kept out
+			defer c.turns.leave(uid, busy)
+			c.syncLocked(work, uid)
+		}
+	})
 }
 
 // report names what is still open when there is no time left. What a marker remembers is taken up by the next

@@ -3,9 +3,13 @@ package provision
 import (
 	"context"
 	"sync"
+	"time"
 
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
 )
 
 // volumeLocks lets only one of create, save and delete work on a volume, by its name. Claims of one name share a lock:
@@ -63,6 +67,43 @@ func (c *Controller) lockName(uid types.UID) string {
 		return string(uid)
 	}
 	return name
+}
+
+// withClaim calls f while it holds the lock of the claim, and reports whether it could: false means that somebody else is at
+// work on the claim. A panic of f leaves no lock and no create behind that nobody goes on with; it is for the caller to recover.
+func (c *Controller) withClaim(uid types.UID, f func()) (ok bool) {
+	release, ok := c.lockClaim(uid)
+	if !ok {
+		return false
+	}
+	defer release()
+	defer c.settleClaim(uid)
+	finished := false
+	defer func() {
+		if !finished {
+			c.interrupted(uid)
+		}
+	}()
+	f()
+	finished = true
+	return true
+}
+
+// interrupted is what follows for the create of a claim when the work on it has panicked; the claim's lock is held. A call
+// whose answer was not worked off counts as one without an answer, and a PersistentVolume that is not saved is brought to its
+// queue.
+func (c *Controller) interrupted(uid types.UID) {
+	cr, ok := c.creates.get(uid)
+	switch {
+	case !ok:
+	case cr.calling:
+		cr.calling = false
+		lost := call{start: time.Now(), outcome: outcome.Background, code: codes.Unknown, mayBeRunning: true}
+		cr.proto, _ = cr.proto.after(lost, c.spacing(cr.plan), c.isGoing(uid))
+		c.creates.put(cr)
+	case cr.unsaved != nil:
+		c.unsaved.AddAfter(uid, c.cfg.RetryStart)
+	}
 }
 
 // slots bounds how many claims are worked on at once, by the workers and by the drain together.

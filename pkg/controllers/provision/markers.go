@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 )
 
 const (
@@ -25,6 +26,8 @@ const (
 	// saveGrace is how long a save may take before the claim is marked after all: as a rule the
 	// PersistentVolume is there sooner than the marker would be.
 	saveGrace = time.Second
+	// componentMarkers is the name of the markers in the metric of panics.
+	componentMarkers = "markers"
 	// writePause is the pause after the first write that failed, and writePauseMax after many.
 	writePause, writePauseMax = 100 * time.Millisecond, 30 * time.Second
 )
@@ -96,12 +99,14 @@ func (m *markers) begin(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	k.turn = func() { m.desire(ctx, k, value) }
 	var timer *time.Timer
 	timer = time.AfterFunc(m.delay, func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if k.timer == timer { // else it was disarmed while we waited for mu
-			m.line = append(m.line, k)
-			m.serve()
-		}
+		loop.GuardFunc(ctx, componentMarkers, func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if k.timer == timer { // else it was disarmed while we waited for mu
+				m.line = append(m.line, k)
+				m.serve()
+			}
+		})
 	})
 	k.timer = timer
 }
@@ -116,10 +121,13 @@ func (m *markers) serve() {
 	}
 	m.serving = true
 	time.AfterFunc(time.Second/markRate, func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.serving = false
-		m.serve()
+		//nolint:forbidigo // a timer has no context
+		loop.GuardFunc(context.Background(), componentMarkers, func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.serving = false
+			m.serve()
+		})
 	})
 }
 
@@ -290,7 +298,11 @@ func (m *markers) converge(ctx context.Context, k *mark) {
 		}
 		m.mu.Unlock()
 
-		sent, err := m.put(ctx, k, value, desired)
+		sent := true // as far as is known after a panic
+		err := loop.Guard(ctx, componentMarkers, func() (err error) {
+			sent, err = m.put(ctx, k, value, desired)
+			return err
+		})
 		if m.learn(ctx, k, written{value: value, desired: desired, sent: sent, err: err}) {
 			continue
 		}

@@ -1,12 +1,14 @@
 package provision
 
 import (
+	"context"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 )
 
@@ -78,6 +80,11 @@ func (q *quiet) get(uid types.UID) *told {
 
 // due is called by the timer of t. When there is nothing to tell, the next attempt starts the timer anew.
 func (q *quiet) due(uid types.UID, t *told) {
+	//nolint:forbidigo // a timer has no context
+	loop.GuardFunc(context.Background(), "quiet events", func() { q.tellStill(uid, t) })
+}
+
+func (q *quiet) tellStill(uid types.UID, t *told) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.byUID[uid] != t || t.timer == nil {

@@ -47,17 +47,14 @@ func (c *Controller) made(ctx context.Context, cr create, start time.Time) loop.
 
 // syncUnsaved tries again to save the PersistentVolume of a claim.
 func (c *Controller) syncUnsaved(ctx context.Context, uid types.UID) loop.Verdict {
-	release, ok := c.lockClaim(uid)
-	if !ok {
-		return loop.After(lockedRetry)
-	}
-	defer release()
-	defer c.settleClaim(uid)
-	cr, ok := c.creates.get(uid)
-	if !ok || cr.unsaved == nil {
-		return loop.Done()
-	}
-	return c.saveAgain(ctx, cr)
+	verdict := loop.After(lockedRetry)
+	c.withClaim(uid, func() {
+		verdict = loop.Done()
+		if cr, ok := c.creates.get(uid); ok && cr.unsaved != nil {
+			verdict = c.saveAgain(ctx, cr)
+		}
+	})
+	return verdict
 }
 
 // saveAgain tries to save the PersistentVolume of cr; the claim's lock is held. It never gives up but for givesUp.
