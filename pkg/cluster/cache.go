@@ -50,6 +50,7 @@ type Cache struct {
 	name string
 
 	mu      sync.Mutex
+	logger  klog.Logger
 	lastErr error     // what the watch failed with last; nil when it never did
 	logged  time.Time // when that was last logged
 }
@@ -60,15 +61,16 @@ func NewCache(cfg CacheConfig) (*Cache, error) {
 		return nil, errors.New("a cache needs Name, Example, List and Watch")
 	}
 	lw := &cache.ListWatch{ListWithContextFunc: cfg.List, WatchFuncWithContext: cfg.Watch}
-	c := &Cache{name: cfg.Name, SharedIndexInformer: cache.NewSharedIndexInformerWithOptions(
+	c := &Cache{name: cfg.Name}
+	c.SharedIndexInformer = cache.NewSharedIndexInformerWithOptions(
 		cache.ToListWatcherWithWatchListSemantics(lw, cfg.Client), cfg.Example,
-		cache.SharedIndexInformerOptions{ResyncPeriod: cfg.Resync, Indexers: cfg.Indexers, ObjectDescription: cfg.Name},
-	)}
+		cache.SharedIndexInformerOptions{ResyncPeriod: cfg.Resync, Indexers: c.guardIndexers(cfg.Indexers), ObjectDescription: cfg.Name},
+	)
 	trim := cfg.Trim
 	if trim == nil {
 		trim = DropManagedFields
 	}
-	if err := c.SetTransform(trim); err != nil {
+	if err := c.SetTransform(c.guardTrim(trim)); err != nil {
 		return nil, fmt.Errorf("cache of %s: %w", cfg.Name, err)
 	}
 	if err := c.SetWatchErrorHandlerWithContext(c.watchFailed); err != nil {
@@ -79,6 +81,9 @@ func NewCache(cfg CacheConfig) (*Cache, error) {
 
 // RunWithContext watches until ctx ends, and returns soon after. See loop.RunUntil for what may outlive it.
 func (c *Cache) RunWithContext(ctx context.Context) {
+	c.mu.Lock()
+	c.logger = klog.FromContext(ctx)
+	c.mu.Unlock()
 	loop.RunUntil(ctx, c.SharedIndexInformer.RunWithContext)
 }
 
