@@ -39,7 +39,7 @@ func TestRolesOfOlderReleases(t *testing.T) {
 			granted, _ := shippedRights(t, p.rights...).without(func(right deploy.Right) bool {
 				return right.Resource == "persistentvolumes" && right.Verb == "patch"
 			})
-			for _, verb := range strings.Fields(tc.verbs) {
+			for verb := range strings.FieldsSeq(tc.verbs) {
 				granted.cluster = append(granted.cluster, deploy.Right{Resource: "persistentvolumes", Verb: verb})
 			}
 			s := openStage(t, p, granted)

@@ -73,12 +73,12 @@ func (c *Controller) unfinished(work context.Context) []drainStep {
 // mustEnd reports whether only this process knows of the create, or of a PersistentVolume that it may save.
 func (c *Controller) mustEnd(cr create) bool {
 	switch {
+	case cr.unsaved == nil && !cr.proto.unanswered: // or nothing is known of it, not even the claim
+		return false
 	case !c.leftOnClaim(cr.claim.UID):
-		return cr.unsaved != nil || cr.proto.unanswered
-	case cr.unsaved != nil:
-		return c.pvAccess.Refusal("create") == nil
+		return true
 	}
-	return false
+	return cr.unsaved != nil && c.pvAccess.Refusal("create") == nil
 }
 
 // leftOnClaim reports whether a marker tells the next process of the create.

@@ -3,14 +3,18 @@ package provision
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/csi-sidecars/external-provisioner/test/fixture"
 )
 
 // A stop does not wait for PersistentVolumes that no right allows to create, if the marker tells the next process.
@@ -151,6 +155,109 @@ func TestNoCallOutlivesTheStop(t *testing.T) {
 		}
 		if n := late.running.Load(); n != 0 {
 			t.Errorf("%d calls run on", n)
+		}
+	})
+}
+
+// A create that ends while a step of the stop waits for its slot is not begun again.
+func TestAStopBeginsNothingAnew(t *testing.T) {
+	inWorld(t, func(cfg *Config) { cfg.CreateWorkers = 0 }, func(t *testing.T, w *world) { // one slot, and no worker
+		free, ok := w.c.slots.wait(t.Context())
+		if !ok {
+			t.Fatal("no slot")
+		}
+		claim := w.claim("c")
+		w.c.creates.put(create{claim: claim, proto: protocol{unanswered: true}})
+		ended := make(chan struct{})
+		go func() { defer close(ended); w.c.driveOn(t.Context(), claim.UID) }()
+		w.pass(time.Second)
+		w.c.creates.drop(claim.UID)
+		free()
+		<-ended
+		w.pass(time.Second)
+		if calls := w.driver.createCalls(); len(calls) != 0 {
+			t.Errorf("%d CreateVolume calls", len(calls))
+		}
+	})
+}
+
+// A step of the stop makes no call beside that of a worker for the same claim.
+func TestAStopMakesNoSecondCall(t *testing.T) {
+	inWorld(t, func(cfg *Config) { cfg.MarkerDelay, cfg.CreateWorkers = -1, 2 }, func(t *testing.T, w *world) {
+		w.driver.answers(noAnswer, answer{after: 5 * time.Second})
+		w.claim("c")
+		w.pass(3 * time.Second)
+		before := len(w.driver.createCalls())
+		if before != 2 {
+			t.Fatalf("%d calls before the stop", before)
+		}
+		w.term(drainTime)
+		if n := len(w.driver.createCalls()) - before; n != 0 || w.pv("pvc-uid-of-c") == nil {
+			t.Errorf("%d more calls, PersistentVolume %v", n, w.pv("pvc-uid-of-c"))
+		}
+	})
+}
+
+// What still waits for a slot when the time is over is told of, and not begun.
+func TestAStopEndsWhileCreatesWaitForASlot(t *testing.T) {
+	inWorld(t, func(cfg *Config) { cfg.MarkerDelay, cfg.CreateWorkers = -1, 1 }, func(t *testing.T, w *world) {
+		w.driver.answers(noAnswer, noAnswer, endless, endless)
+		w.claim("c")
+		w.claim("d")
+		w.pass(100 * time.Millisecond)
+		if took := w.term(time.Second); took != time.Second {
+			t.Errorf("the stop took %s", took)
+		}
+		for _, volume := range []string{"pvc-uid-of-c", "pvc-uid-of-d"} {
+			if !w.inLog("A volume may be lost", volume) {
+				t.Errorf("the log does not name the volume %s", volume)
+			}
+		}
+	})
+}
+
+// All PersistentVolumes that are left to remove are tried at once when a stop begins.
+func TestAStopRemovesAllThatIsLeftAtOnce(t *testing.T) {
+	const volumes = 20
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		w.api.failing(func(verb, _, _ string) error {
+			if verb == "patch" {
+				return apierrors.NewInternalError(errors.New("not now"))
+			}
+			return nil
+		})
+		for i := range volumes {
+			pv := released().UID(fmt.Sprint("uid-", i)).BoundTo(fixture.Claim("c").UID(fmt.Sprint("claim-", i)).Obj()).Obj()
+			pv.Name = fmt.Sprint("pv-", i)
+			w.put(pv)
+		}
+		w.pass(100 * time.Second) // each waits for its next try
+		w.api.failing(nil)
+		if took := w.term(drainTime); took > drainRetry {
+			t.Errorf("the stop took %s", took)
+		}
+		for i := range volumes {
+			if w.pv(fmt.Sprint("pv-", i)) != nil {
+				t.Errorf("PersistentVolume %d is there", i)
+			}
+		}
+	})
+}
+
+// A volume that the driver did not delete is left to the next process, which sees its PersistentVolume.
+func TestAStopDeletesNoVolume(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		w.driver.mu.Lock()
+		w.driver.deletes = []answer{{code: codes.Internal}}
+		w.driver.mu.Unlock()
+		w.put(released().Obj())
+		w.pass(100 * time.Millisecond)
+		if took := w.term(drainTime); took != 0 {
+			t.Errorf("the stop took %s", took)
+		}
+		w.deletes(1, true)
+		if w.inLog("The volume is deleted") {
+			t.Error("the log says that the volume is deleted")
 		}
 	})
 }
