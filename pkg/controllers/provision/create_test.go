@@ -104,24 +104,24 @@ func TestRepetitionFollowsTheAnswer(t *testing.T) {
 func TestFinalErrorsEndAnUnansweredCreate(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		script  []answer
+		first   answer
 		timeout time.Duration
 		want    []int // calls; at half a second one is made because the claim has changed
 	}{
-		"all calls were answered, so the next final error does":  {[]answer{away, away}, 10 * time.Minute, []int{0, 1, 1}},
-		"a call without an answer needs three":                   {[]answer{noAnswer, noAnswer}, 10 * time.Second, []int{0, 1, 1, 1, 3, 7, 15, 31, 63}},
-		"so does one that another call kept out":                 {[]answer{aborted, away}, 10 * time.Second, []int{0, 1, 1, 1, 3, 7, 15, 31, 63}},
-		"these are a minute apart, however long the deadline is": {[]answer{noAnswer, noAnswer}, 10 * time.Hour, []int{0, 1, 1, 1, 3, 7, 15, 31, 63, 127, 255}},
+		"all calls were answered, so the next final error does":  {away, 10 * time.Minute, []int{0, 1}},
+		"a call without an answer needs three":                   {noAnswer, 10 * time.Second, []int{0, 1, 1, 3, 7, 15, 31, 63}},
+		"so does one that another call kept out":                 {aborted, 10 * time.Second, []int{0, 1, 1, 3, 7, 15, 31, 63}},
+		"these are a minute apart, however long the deadline is": {noAnswer, 10 * time.Hour, []int{0, 1, 1, 3, 7, 15, 31, 63, 127, 255}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, func(cfg *Config) { cfg.Timeout = tc.timeout }, func(t *testing.T, w *world) {
-				w.driver.answers(append(tc.script, slices.Repeat([]answer{final}, 20)...)...)
-				claim := w.claim("c")
+				w.driver.answers(append([]answer{tc.first}, slices.Repeat([]answer{final}, 20)...)...)
+				w.put(fixture.Claim("c").UID("uid-of-c").Class("fast").For(driverName).Obj())
 				w.pass(500 * time.Millisecond)
 				if !w.marked("c") {
 					t.Fatal("the claim is not marked while the create is unanswered")
 				}
-				w.remove(claim)
+				w.terminate("c")
 				last := time.Duration(tc.want[len(tc.want)-1]) * time.Second
 				w.pass(max(0, last-1500*time.Millisecond))
 				if last > time.Second && !w.marked("c") {
@@ -173,7 +173,7 @@ func TestAnErrorThatIsNoAnswerEndsNothing(t *testing.T) {
 func TestAlreadyExistsHoldsNoClaimForEver(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.driver.answers(append([]answer{noAnswer}, slices.Repeat([]answer{exists}, 10000)...)...)
-		claim := w.claim("c")
+		w.put(fixture.Claim("c").UID("uid-of-c").Class("fast").For(driverName).Obj())
 		w.pass(24 * time.Hour)
 		if calls, most := len(w.driver.createCalls()), int(24*time.Hour/w.cfg.RetryMax)+10; calls > most {
 			t.Errorf("%d calls in a day, want at most %d", calls, most)
@@ -184,7 +184,7 @@ func TestAlreadyExistsHoldsNoClaimForEver(t *testing.T) {
 		if left := w.events.having("is let go"); len(left) != 0 {
 			t.Errorf("events of a claim that lives: %q", left)
 		}
-		w.remove(claim)
+		w.terminate("c")
 		w.pass(2 * w.cfg.RetryMax)
 		if w.live("c") != nil {
 			t.Error("the claim is still held")

@@ -257,6 +257,16 @@ func (w *world) remove(object metav1.Object) {
 	}
 }
 
+// terminate asks for the deletion of a claim, and changes nothing else: there is one event.
+func (w *world) terminate(name string) {
+	w.Helper()
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	if err := w.api.delete("persistentvolumeclaims/default/"+name, nil); err != nil {
+		w.Fatal(err)
+	}
+}
+
 // marked reports whether the claim carries finalizer and annotation.
 func (w *world) marked(name string) bool {
 	w.Helper()
