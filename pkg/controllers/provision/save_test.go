@@ -328,3 +328,48 @@ func TestARefusedPVOfTheInTreePlugin(t *testing.T) {
 		}
 	})
 }
+
+// Only an answer of the API server says that the claim or the PersistentVolume is not there. While one cannot be read, the
+// volume of a PersistentVolume that is refused is not given up.
+func TestAFailedReadGivesNoVolumeUp(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		unreadable string // resource
+		claim      func(w *world, claim *corev1.PersistentVolumeClaim)
+		deleted    bool
+	}{
+		"the claim is there and cannot be read": {unreadable: "persistentvolumeclaims"},
+		"the claim is there":                    {},
+		"the claim is gone":                     {claim: func(w *world, claim *corev1.PersistentVolumeClaim) { w.remove(claim) }, deleted: true},
+		"the claim is gone, and the PersistentVolume cannot be read": {
+			unreadable: "persistentvolumes", claim: func(w *world, claim *corev1.PersistentVolumeClaim) { w.remove(claim) },
+		},
+		"another claim has the name": {claim: func(w *world, claim *corev1.PersistentVolumeClaim) {
+			w.remove(claim)
+			w.put(fixture.Claim("c").UID("another").For("other").Obj())
+		}, deleted: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(cfg *Config) { cfg.MarkerDelay = -1 }, func(t *testing.T, w *world) {
+				w.api.failing(func(verb, resource, name string) error {
+					switch {
+					case verb == "create" && resource == "persistentvolumes":
+						return apierrors.NewInvalid(schema.GroupKind{Kind: "PersistentVolume"}, name, nil)
+					case verb == "get" && resource == tc.unreadable:
+						return errors.New("no connection")
+					}
+					return nil
+				})
+				claim := w.claim("c")
+				w.pass(time.Second)
+				if tc.claim != nil {
+					tc.claim(w, claim)
+				}
+				w.pass(10 * time.Minute)
+				if deleted := len(w.driver.deleteCalls()) != 0; deleted != tc.deleted {
+					t.Errorf("deleted: %v, want %v", deleted, tc.deleted)
+				}
+			})
+		})
+	}
+}
