@@ -208,6 +208,9 @@ func TestAStopEndsWhileCreatesWaitForASlot(t *testing.T) {
 		if took := w.term(time.Second); took != time.Second {
 			t.Errorf("the stop took %s", took)
 		}
+		if n := len(w.driver.createCalls()); n != 3 { // two before the stop, and one that took the only slot
+			t.Errorf("%d CreateVolume calls", n)
+		}
 		for _, volume := range []string{"pvc-uid-of-c", "pvc-uid-of-d"} {
 			if !w.inLog("A volume may be lost", volume) {
 				t.Errorf("the log does not name the volume %s", volume)
@@ -258,6 +261,24 @@ func TestAStopDeletesNoVolume(t *testing.T) {
 		w.deletes(1, true)
 		if w.inLog("The volume is deleted") {
 			t.Error("the log says that the volume is deleted")
+		}
+	})
+}
+
+// The marker of a claim that was removed by force tells nobody anything.
+func TestAStopFinishesWhatAForcedDeletionLeaves(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		w.driver.answers(madeInBad)
+		w.claim("c")
+		w.pass(500 * time.Millisecond)
+		if !w.marked("c") {
+			t.Fatal("not marked")
+		}
+		w.remove(w.live("c"))
+		w.change("c", func(claim *corev1.PersistentVolumeClaim) { claim.Finalizers = nil })
+		w.term(drainTime)
+		if w.live("c") != nil || w.pv("pvc-uid-of-c") == nil {
+			t.Errorf("claim %v, PersistentVolume %v", w.live("c"), w.pv("pvc-uid-of-c"))
 		}
 	})
 }
