@@ -257,6 +257,37 @@ func TestADeletionIsConfirmed(t *testing.T) {
 	}
 }
 
+// The cache is asked first: what it shows needs no request.
+func TestALookAtTheCacheIsEnough(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		w.put(fixture.PV("static").Driver(driverName).Handle("h").Obj())
+		w.api.failing(func(string, string, string) error { return errors.New("no connection") })
+		if err := w.c.checkUnused(t.Context(), "h", ""); !errors.Is(err, errVolumeInUse) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// An attachment that comes while the PersistentVolume is read for the last time keeps the volume.
+func TestAnAttachmentDuringTheLastLook(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		attached := false
+		w.intercept("get", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if !attached {
+				attached = true
+				w.put(fixture.Attachment("va", driverName, "pv", "node-1"))
+			}
+			return false, nil, nil
+		})
+		w.put(released().Obj())
+		w.pass(time.Second)
+		w.deletes(0, true)
+		if len(w.events.having("Normal VolumeDelete", "node-1")) != 1 {
+			t.Errorf("events: %v", w.events.having())
+		}
+	})
+}
+
 // A PersistentVolume that cannot be saved is given up, but not its volume if another PersistentVolume has that.
 func TestAnAbandonedVolumeInUseIsSpared(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
