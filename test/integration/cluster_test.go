@@ -281,6 +281,23 @@ func TestPatchPVFinalizer(t *testing.T) {
 	if got := finalizers(); len(got) != 2 {
 		t.Errorf("another UID changed the finalizers to %v", got)
 	}
+	// Bound to a version, it changes no other.
+	versioned := func(version string) error {
+		return cluster.PatchPVFinalizer(t.Context(), c.Core, cluster.FinalizerPatch{PV: name, UID: pv.UID, Finalizer: "example.com/third", ResourceVersion: version})
+	}
+	if err := versioned(pv.ResourceVersion); !apierrors.IsConflict(err) {
+		t.Errorf("error %v for an old version, want a conflict", err)
+	}
+	live, err := pvs.Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(versioned(live.ResourceVersion), patch(pv.UID, "example.com/third", true)); err != nil {
+		t.Error(err)
+	}
+	if got := finalizers(); len(got) != 2 {
+		t.Errorf("finalizers after changes of one version: %v", got)
+	}
 	// Two removers and a writer of annotations at once: none loses.
 	done := make(chan error, 3)
 	go func() { done <- patch(pv.UID, wellknown.FinalizerPV, true) }()
