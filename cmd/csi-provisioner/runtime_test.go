@@ -1,9 +1,13 @@
 package main
 
 import (
+	"math"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"testing"
+
+	"k8s.io/klog/v2"
 )
 
 func TestMemoryLimitOfTheContainer(t *testing.T) {
@@ -33,5 +37,25 @@ func TestMemoryLimitOfTheContainer(t *testing.T) {
 				t.Errorf("limit %d, want %d", got, tc.want)
 			}
 		})
+	}
+}
+
+// The collector follows the container's memory limit and our own percentage, unless the environment says otherwise.
+func TestMemoryLimitOfTheHeap(t *testing.T) { //nolint:paralleltest // it changes the process
+	for name, tc := range map[string]struct {
+		env       environment
+		limit     int64
+		gcPercent int
+	}{
+		"a limit of the container":          {environment{containerMemory: 100 << 20}, 90 << 20, gcPercent},
+		"none":                              {environment{}, math.MaxInt64, gcPercent},
+		"a limit, and one of GOMEMLIMIT":    {environment{containerMemory: 100 << 20, memLimit: "50MiB"}, math.MaxInt64, gcPercent},
+		"a percentage of GOGC and no limit": {environment{gc: "100"}, math.MaxInt64, 33},
+	} {
+		oldLimit, oldPercent := debug.SetMemoryLimit(math.MaxInt64), debug.SetGCPercent(33)
+		setUpMemory(klog.Background(), tc.env)
+		if gotLimit, gotPercent := debug.SetMemoryLimit(oldLimit), debug.SetGCPercent(oldPercent); gotLimit != tc.limit || gotPercent != tc.gcPercent {
+			t.Errorf("%s: limit %d at %d %%, want %d at %d %%", name, gotLimit, gotPercent, tc.limit, tc.gcPercent)
+		}
 	}
 }
