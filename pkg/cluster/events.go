@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/text"
 )
 
 const (
@@ -23,8 +25,13 @@ const (
 	eventWriters = 4
 	// maxQueuedEvents bounds what waits for one writer while the API server is away.
 	maxQueuedEvents = 5000
-	// eventMemory is how many objects one writer remembers, to count events that repeat.
-	eventMemory = 256
+	// maxQueuedBytes bounds their messages.
+	maxQueuedBytes = 2 << 20
+	// maxEventBytes is the longest message, as the conventions of the Kubernetes API have it.
+	maxEventBytes = 1024
+	// eventMemory is how many objects are remembered, to count events that repeat and to cut floods off, and eventTries how
+	// often the API server may fail to take an event before that is dropped. Both are client-go's.
+	eventMemory, eventTries = 4096, 12
 	// eventRetryStart and eventRetryMax bound the wait before an event is sent again.
 	eventRetryStart, eventRetryMax = time.Second, 10 * time.Second
 )
@@ -40,7 +47,8 @@ func Component(driver, hostname string) string {
 }
 
 // Events writes events in the background: what is recorded waits in a queue of its own and is written in the order in
-// which it came, repeated until the API server takes it. Equal ones are counted, similar ones merged and floods of one
+// which it came, for each object. While the API server is away they wait; one that it does not take in twelve tries is dropped,
+// and keeps only those of its own object waiting meanwhile. Equal ones are counted, similar ones merged and floods of one
 // object cut off, as client-go does. It may be used concurrently.
 type Events struct {
 	logger klog.Logger
@@ -51,10 +59,27 @@ type Events struct {
 // nothing else uses. ctx gives the logger.
 func NewEvents(ctx context.Context, client kubernetes.Interface) *Events {
 	e := &Events{logger: klog.FromContext(ctx)}
+	correlator := newCorrelator()
 	for n := range e.queues {
-		e.queues[n] = newEventQueue(client)
+		e.queues[n] = newEventQueue(client, correlator)
 	}
 	return e
+}
+
+// newCorrelator returns what merges events for all writers. It remembers no more of a message than its hash, and 1 KiB of it
+// in the key of each event.
+func newCorrelator() *record.EventCorrelator {
+	return record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{
+		LRUCacheSize: eventMemory,
+		KeyFunc: func(event *corev1.Event) (aggregate, local string) {
+			aggregate, local = record.EventAggregatorByReasonFunc(event)
+			sum := sha256.Sum256([]byte(local))
+			return aggregate, string(sum[:])
+		},
+		MessageFunc: func(event *corev1.Event) string {
+			return text.Cut(record.EventAggregatorByReasonMessageFunc(event), maxEventBytes)
+		},
+	})
 }
 
 // Run writes events until ctx ends; then it returns, with the number of those that were not written in the error.
@@ -100,132 +125,6 @@ func (e *Events) add(event *corev1.Event) {
 	if !e.queues[hash.Sum32()%eventWriters].add(event) {
 		e.logger.Error(nil, "Event dropped because too many wait for the API server",
 			"object", klog.KRef(event.InvolvedObject.Namespace, event.InvolvedObject.Name), "reason", event.Reason)
-	}
-}
-
-// eventQueue is what waits for one writer.
-type eventQueue struct {
-	client     kubernetes.Interface
-	correlator *record.EventCorrelator
-	wake       chan struct{} // holds one token when the queue may have something
-
-	mu      sync.Mutex
-	waiting []*corev1.Event // the first is being written
-	empty   chan struct{}   // closed when waiting is empty; nil when nobody asked
-}
-
-func newEventQueue(client kubernetes.Interface) *eventQueue {
-	return &eventQueue{
-		client:     client,
-		correlator: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{LRUCacheSize: eventMemory}),
-		wake:       make(chan struct{}, 1),
-	}
-}
-
-func (q *eventQueue) add(event *corev1.Event) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.waiting) >= maxQueuedEvents {
-		return false
-	}
-	q.waiting = append(q.waiting, event)
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
-	return true
-}
-
-func (q *eventQueue) len() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.waiting)
-}
-
-// flushed returns a channel that is closed when the queue is empty.
-func (q *eventQueue) flushed() <-chan struct{} {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.empty == nil {
-		q.empty = make(chan struct{})
-	}
-	empty := q.empty
-	if len(q.waiting) == 0 {
-		close(q.empty)
-		q.empty = nil
-	}
-	return empty
-}
-
-func (q *eventQueue) first() *corev1.Event {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.waiting) == 0 {
-		return nil
-	}
-	return q.waiting[0]
-}
-
-func (q *eventQueue) removeFirst() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.waiting[0] = nil
-	q.waiting = q.waiting[1:]
-	if len(q.waiting) == 0 {
-		q.waiting = nil // the array behind it has moved on
-		if q.empty != nil {
-			close(q.empty)
-			q.empty = nil
-		}
-	}
-}
-
-func (q *eventQueue) run(ctx context.Context) {
-	for {
-		event := q.first()
-		if event == nil {
-			select {
-			case <-q.wake:
-				continue
-			case <-ctx.Done():
-				return
-			}
-		}
-		if !q.write(ctx, event) {
-			return
-		}
-		q.removeFirst()
-	}
-}
-
-// write sends one event until it is taken or refused for good. It returns false when ctx ended before that.
-func (q *eventQueue) write(ctx context.Context, event *corev1.Event) bool {
-	result, err := q.correlator.EventCorrelate(event)
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Event cannot be merged with earlier ones", "reason", event.Reason)
-	}
-	if result.Skip || result.Event == nil {
-		return true
-	}
-	for wait := eventRetryStart; ; wait = min(2*wait, eventRetryMax) {
-		if ctx.Err() != nil {
-			return false
-		}
-		written, err := q.send(ctx, result)
-		if err == nil {
-			q.correlator.UpdateState(written)
-			return true
-		}
-		if refused(err) {
-			logRefused(ctx, event, err)
-			return true
-		}
-		klog.FromContext(ctx).V(2).Info("Event is sent again later", "reason", err.Error(), "after", wait)
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(wait):
-		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -248,6 +249,7 @@ func TestWhichAnswersAreTriedAgain(t *testing.T) {
 		"too many requests":     {apierrors.NewTooManyRequests("later", 1), true, false},
 		"unavailable":           {apierrors.NewServiceUnavailable("later"), true, false},
 		"internal":              {apierrors.NewInternalError(errors.New("etcd")), true, false},
+		"unauthorized":          {apierrors.NewUnauthorized("the token has expired"), true, false},
 		"no answer":             {errors.New("connection reset"), true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -361,4 +363,83 @@ func TestComponent(t *testing.T) {
 	if suffix(got) == suffix(Component("driver.tes", "thost")) || suffix(got) == suffix(Component("driver.test", "other")) {
 		t.Error("another driver or host gives the same UUID")
 	}
+}
+
+// While the events of one namespace cannot be written, those of all others are; the former are dropped after some tries.
+func TestOneNamespaceHoldsNoOtherUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client, w, tries := fake.NewClientset(), &written{}, 0
+		client.PrependReactor("*", "events", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			if action.GetNamespace() == "bad" {
+				tries++
+				return true, nil, apierrors.NewInternalError(errors.New("failed calling webhook"))
+			}
+			return w.react(action)
+		})
+		ctx, log := logged(t, 0)
+		ctx, cancel := context.WithCancel(ctx)
+		events := NewEvents(ctx, client)
+		ended := make(chan error, 1)
+		go func() { ended <- events.Run(ctx) }()
+		const objects = 20
+		bad := eventClaim("c")
+		for n := range objects {
+			bad = eventClaim(fmt.Sprint("c", n))
+			bad.Namespace = "bad"
+			events.QuietRecorder("us").Event(bad, corev1.EventTypeWarning, "ProvisioningFailed", "no")
+		}
+		time.Sleep(time.Second)
+		for n := range objects {
+			events.QuietRecorder("us").Event(eventClaim(fmt.Sprint("c", n)), corev1.EventTypeNormal, "ProvisioningSucceeded", fmt.Sprint(n))
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got := len(w.got()); got != objects {
+			t.Errorf("%d of %d events of the other namespace are written", got, objects)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if tries != objects*eventTries || events.queued() != 0 || strings.Count(log(), "Event dropped") != objects {
+			t.Errorf("%d tries, %d events wait; want %d and none, and each told once", tries, events.queued(), objects*eventTries)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The flood of each object is cut off, also when very many are in trouble.
+func TestManyFloodsAreCutOff(t *testing.T) {
+	t.Parallel()
+	eventTest(t, nil, func(b bubble) {
+		const objects, rounds = 1400, 28
+		for n := range rounds {
+			for object := range objects {
+				b.events.QuietRecorder("us").Event(eventClaim(fmt.Sprint("c", object)), corev1.EventTypeWarning, fmt.Sprint("r", n), "no")
+			}
+			b.flush()
+		}
+		if got := len(b.w.got()); got != objects*25 {
+			b.Errorf("%d requests, want 25 for each of %d objects", got, objects)
+		}
+	})
+}
+
+// A message is cut at the boundary of a rune, also when it tells of several events.
+func TestMessagesAreShort(t *testing.T) {
+	t.Parallel()
+	eventTest(t, nil, func(b bubble) {
+		for n := range 12 {
+			b.events.Recorder("us").Event(eventClaim("c"), corev1.EventTypeWarning, "r", fmt.Sprint(n)+"\xff"+strings.Repeat("€", 1<<20))
+		}
+		b.flush()
+		for _, line := range b.w.got() {
+			message := strings.TrimPrefix(line, "create ")
+			if len(message) > maxEventBytes || !utf8.ValidString(message) || (message != "patch" && !strings.HasSuffix(message, "€...")) {
+				b.Errorf("%d bytes: %.40q", len(message), message)
+			}
+		}
+	})
 }

@@ -12,9 +12,11 @@ import (
 	"k8s.io/client-go/tools/record/util"
 	"k8s.io/client-go/tools/reference"
 	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/text"
 )
 
-// Recorder records events of one component. Its methods never block and may be called concurrently.
+// Recorder records events of one component, with messages of at most 1 KiB of valid UTF-8. Its methods never block and may be called concurrently.
 type Recorder struct {
 	events    *Events
 	component string
@@ -47,7 +49,7 @@ func (r *Recorder) Eventf(object runtime.Object, eventType, reason, format strin
 //
 //nolint:revive // record.EventRecorder has these arguments
 func (r *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string]string, eventType, reason, format string, args ...any) {
-	logger, message := r.events.logger, fmt.Sprintf(format, args...)
+	logger, message := r.events.logger, text.Cut(fmt.Sprintf(format, args...), maxEventBytes)
 	ref, err := reference.GetReference(scheme.Scheme, object)
 	if err != nil {
 		logger.Error(err, "Event has no object to be about", "reason", reason, "message", message)
