@@ -129,3 +129,35 @@ func TestWritesGiveWayToABusyServer(t *testing.T) {
 		}
 	})
 }
+
+// A crowd of writes that are refused together halves the limit once, not once for each of them.
+func TestACrowdHalvesTheLimitOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		bound, ok := boundTo(maxWrites)(roundTripper(func(r *http.Request) (*http.Response, error) {
+			time.Sleep(time.Second)
+			return &http.Response{StatusCode: http.StatusTooManyRequests, Request: r}, nil
+		})).(*boundWrites)
+		if !ok {
+			t.Fatal("another type")
+		}
+		for crowd, want := maxWrites, maxWrites/2; crowd > 1; crowd, want = want, want/2 {
+			var all sync.WaitGroup
+			for range crowd {
+				all.Go(func() {
+					r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://api.test/", nil)
+					if err == nil {
+						_, err = bound.RoundTrip(r) //nolint:bodyclose // there is none
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			if bound.limit != want {
+				t.Fatalf("after a crowd of %d the limit is %d, want %d", crowd, bound.limit, want)
+			}
+		}
+	})
+}

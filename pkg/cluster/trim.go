@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/text"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
@@ -19,9 +20,9 @@ type trimmer struct {
 	lastApplied    bool                                  // keep wellknown.AnnLastApplied of claims that are kept whole
 	handle         func(*corev1.PersistentVolume) string // see InformersConfig.Handle
 
-	text   *interner[string, string]
-	shapes *interner[claimShapeKey, *claimShape]
-	maps   *interner[string, map[string]string]
+	strings *interner[string, string]
+	shapes  *interner[claimShapeKey, *claimShape]
+	maps    *interner[string, map[string]string]
 }
 
 func newTrimmer(driver, inTree string) *trimmer {
@@ -33,13 +34,14 @@ func newTrimmer(driver, inTree string) *trimmer {
 			}
 			return ""
 		},
-		text: newInterner[string, string](), shapes: newInterner[claimShapeKey, *claimShape](),
-		maps: newInterner[string, map[string]string](),
+		strings: newInterner[string, string](func(s string) int { return len(s) }),
+		shapes:  newInterner[claimShapeKey, *claimShape](claimShapeKey.size),
+		maps:    newInterner[string, map[string]string](func(s string) int { return len(s) }),
 	}
 }
 
 func (t *trimmer) shared(s string) string {
-	return t.text.get(s, func() string { return strings.Clone(s) })
+	return t.strings.get(s, func() string { return strings.Clone(s) })
 }
 
 // ours says whether name is one that this driver answers to.
@@ -111,6 +113,13 @@ type claimShapeKey struct {
 	ga, beta, migrated, betaClass, class, mode, request, phase string
 }
 
+func (k claimShapeKey) size() int {
+	return len(k.ga) + len(k.beta) + len(k.migrated) + len(k.betaClass) + len(k.class) + len(k.mode) + len(k.request) + len(k.phase)
+}
+
+// maxNameBytes is the longest name of an object. What is longer names nothing, also when it was cut.
+const maxNameBytes = 253
+
 // claimExtra is what makes a served or foreign claim interesting: it goes away, it is protected, or it is a copy of something.
 type claimExtra struct {
 	deletion      *metav1.Time
@@ -149,7 +158,7 @@ func (t *trimmer) shortClaim(claim *corev1.PersistentVolumeClaim) *shortClaim {
 func (t *trimmer) shape(claim *corev1.PersistentVolumeClaim) *claimShape {
 	annotation := func(key string) string {
 		if value, ok := claim.Annotations[key]; ok {
-			return value
+			return text.Cut(value, maxNameBytes)
 		}
 		return absent
 	}

@@ -349,17 +349,43 @@ func TestOfAnAttachmentTheVolumeAndTheNodeAreKept(t *testing.T) {
 	}
 }
 
-// A full interner still works, it only shares no more.
+// A full interner begins anew: what is gone is forgotten, by number and by bytes, and what is too long is never kept.
 func TestTheInternerIsBounded(t *testing.T) {
 	t.Parallel()
-	i := newInterner[int, int]()
-	for n := range 2 * maxInterned {
-		if got := i.get(n, func() int { return n }); got != n {
-			t.Fatalf("got %d for %d", got, n)
+	for name, size := range map[string]int{"many": 1, "large": maxInternedKey, "too large": maxInternedKey + 1} {
+		i := newInterner[int, int](func(int) int { return size })
+		for n := range 3 * maxInterned {
+			if got := i.get(n, func() int { return n }); got != n {
+				t.Fatalf("%s: got %d for %d", name, got, n)
+			}
+			if len(i.values) > maxInterned || len(i.values)*size > maxInternedBytes || i.bytes != len(i.values)*size {
+				t.Fatalf("%s: %d values with %d bytes are remembered", name, len(i.values), i.bytes)
+			}
+		}
+		if _, there := i.values[0]; there {
+			t.Errorf("%s: the first value is remembered", name)
+		}
+		if _, there := i.values[3*maxInterned-1]; there != (size <= maxInternedKey) {
+			t.Errorf("%s: the last value is remembered: %v", name, there)
 		}
 	}
-	if len(i.values) != maxInterned {
-		t.Errorf("%d values are remembered, want %d", len(i.values), maxInterned)
+}
+
+// Of an annotation of somebody else's claim no more is kept than a name can have.
+func TestLongAnnotationsOfOthersAreCut(t *testing.T) {
+	t.Parallel()
+	trim := newTrimmer(testDriver, "")
+	long := strings.Repeat("x", 250<<10)
+	claim := claimFrom("a", "c", nil, long)
+	claim.Annotations[wellknown.AnnBetaStorageClass] = long
+	short := asClaim(mustTrim(t, trim.claim, claim))
+	for key, value := range short.Annotations {
+		if len(value) != maxNameBytes {
+			t.Errorf("%d bytes of %s are kept, want %d", len(value), key, maxNameBytes)
+		}
+	}
+	if len(short.Annotations) != 2 || len(trim.shapes.values) != 1 {
+		t.Errorf("%d annotations and %d shapes are kept, want 2 and 1", len(short.Annotations), len(trim.shapes.values))
 	}
 }
 
