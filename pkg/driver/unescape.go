@@ -26,7 +26,7 @@ func backslash(text []byte) (value []byte, length int) {
 	switch text[1] {
 	case 'x':
 		if n, ok := number(text, 2, 2, 16); ok {
-			return []byte{byte(n)}, 4
+			return []byte{byte(n)}, 4 //nolint:gosec // it is below 256
 		}
 	case 'u':
 		return unicode(text)
@@ -36,7 +36,7 @@ func backslash(text []byte) (value []byte, length int) {
 		}
 	default:
 		if n, ok := number(text, 1, 3, 8); ok && n < 256 {
-			return []byte{byte(n)}, 4
+			return []byte{byte(n)}, 4 //nolint:gosec // it is below 256
 		}
 	}
 	return nil, 0
@@ -59,7 +59,7 @@ func unicode(text []byte) (value []byte, length int) {
 // percent decodes the escapes of a URL's path.
 func percent(text []byte) (value []byte, length int) {
 	if n, ok := number(text, 1, 2, 16); ok && text[0] == '%' {
-		return []byte{byte(n)}, 3
+		return []byte{byte(n)}, 3 //nolint:gosec // it is below 256
 	}
 	return nil, 0
 }
@@ -78,5 +78,5 @@ func number(text []byte, offset, digits, base int) (rune, bool) {
 		return 0, false
 	}
 	n, err := strconv.ParseUint(string(text[offset:offset+digits]), base, 31)
-	return rune(n), err == nil //nolint:gosec // it has 31 bits
+	return rune(n), err == nil
 }

@@ -75,7 +75,7 @@ func TestAShutGateKeepsAStandbyFromContending(t *testing.T) {
 					s.take("other", 3600)
 					var driver gate
 					a := newContender(t, s, "a")
-					a.Leader.cfg.Gate = driver.pass
+					a.cfg.Gate = driver.pass
 					if shutFirst {
 						driver.close()
 					}
@@ -108,7 +108,7 @@ func TestAShutGateIsForStandbys(t *testing.T) {
 		s := newLeaseServer()
 		var driver gate
 		a, b := newContender(t, s, "a"), newContender(t, s, "b")
-		a.Leader.cfg.Gate, b.Leader.cfg.Gate = driver.pass, driver.pass
+		a.cfg.Gate, b.cfg.Gate = driver.pass, driver.pass
 		a.start(t)
 		within(t, time.Second, "a leads", a.leads)
 		driver.close()
@@ -172,8 +172,8 @@ func TestSpreadContendersDoNotComeAllAtOnce(t *testing.T) {
 				all := make([]*contender, 0, n)
 				for i := range n {
 					c := newContender(t, s, fmt.Sprintf("n%d", i))
-					c.Leader.cfg.Leases, c.Leader.cfg.Spread = remote{s, 5 * time.Millisecond}, spread
-					c.Leader.cfg.LeaseDuration, c.Leader.cfg.RenewDeadline, c.Leader.cfg.RetryPeriod = time.Minute, 45*time.Second, 15*time.Second
+					c.cfg.Leases, c.cfg.Spread = remote{s, 5 * time.Millisecond}, spread
+					c.cfg.LeaseDuration, c.cfg.RenewDeadline, c.cfg.RetryPeriod = time.Minute, 45*time.Second, 15*time.Second
 					all = append(all, c.start(t))
 				}
 				leader := func() *contender {
@@ -215,7 +215,7 @@ func TestSpreadWithoutWatch(t *testing.T) {
 		s.deny(forbidden("watch"), "watch")
 		s.take("other", 3600)
 		a := newContender(t, s, "a")
-		a.Leader.cfg.Spread = 5 * time.Second
+		a.cfg.Spread = 5 * time.Second
 		a.start(t)
 		time.Sleep(10 * time.Minute)
 		if gets := len(s.tries()); gets < 30 || gets > 120 {
@@ -236,7 +236,7 @@ func TestSpreadStandbyIsQuiet(t *testing.T) {
 		s := newLeaseServer()
 		s.take("other", 3600)
 		a := newContender(t, s, "a")
-		a.Leader.cfg.Spread = time.Minute
+		a.cfg.Spread = time.Minute
 		a.start(t)
 		time.Sleep(30 * time.Minute)
 		if got := s.tries(); len(got) != 0 {

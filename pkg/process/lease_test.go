@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,8 @@ import (
 // flaky is a way to the lease server that a test disturbs.
 type flaky struct {
 	*leaseServer
+
+	own          sync.Mutex    // guards what follows
 	answer       time.Duration // how long the answer to an update is under way
 	loseCreate   bool          // the answer to the next create is lost
 	beforeUpdate func()        // runs before the next update arrives
@@ -25,22 +28,32 @@ type flaky struct {
 	watched      []time.Time   // when watches were begun
 }
 
+// do changes or reads the fields.
+func (f *flaky) do(what func()) {
+	f.own.Lock()
+	defer f.own.Unlock()
+	what()
+}
+
 func (f *flaky) Leases(string) coordinationv1client.LeaseInterface { return f }
 
 func (f *flaky) Update(ctx context.Context, lease *coordinationv1.Lease, o metav1.UpdateOptions) (*coordinationv1.Lease, error) {
-	if before := f.beforeUpdate; before != nil {
-		f.beforeUpdate = nil
+	var before func()
+	var answer time.Duration
+	f.do(func() { before, f.beforeUpdate, answer = f.beforeUpdate, nil, f.answer })
+	if before != nil {
 		before()
 	}
 	got, err := f.leaseServer.Update(ctx, lease, o)
-	time.Sleep(f.answer)
+	time.Sleep(answer)
 	return got, err
 }
 
 func (f *flaky) Create(ctx context.Context, lease *coordinationv1.Lease, o metav1.CreateOptions) (*coordinationv1.Lease, error) {
 	got, err := f.leaseServer.Create(ctx, lease, o)
-	if err == nil && f.loseCreate {
-		f.loseCreate = false
+	var lose bool
+	f.do(func() { lose, f.loseCreate = f.loseCreate && err == nil, f.loseCreate && err != nil })
+	if lose {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
@@ -48,7 +61,7 @@ func (f *flaky) Create(ctx context.Context, lease *coordinationv1.Lease, o metav
 }
 
 func (f *flaky) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	f.timeouts, f.watched = append(f.timeouts, *o.TimeoutSeconds), append(f.watched, time.Now())
+	f.do(func() { f.timeouts, f.watched = append(f.timeouts, *o.TimeoutSeconds), append(f.watched, time.Now()) })
 	return f.leaseServer.Watch(ctx, o)
 }
 
@@ -56,7 +69,7 @@ func (f *flaky) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interfac
 func newFlaky(t *testing.T, s *leaseServer, identity string) (*contender, *flaky) {
 	t.Helper()
 	c, f := newContender(t, s, identity), &flaky{leaseServer: s}
-	c.Leader.cfg.Leases = f
+	c.cfg.Leases = f
 	return c, f
 }
 
@@ -68,7 +81,7 @@ func TestARenewalCountsFromItsSending(t *testing.T) {
 		a, way := newFlaky(t, s, "a")
 		a.start(t)
 		within(t, time.Second, "a leads", a.leads)
-		way.answer = 4 * time.Second
+		way.do(func() { way.answer = 4 * time.Second })
 		before := s.current().ResourceVersion
 		within(t, 10*time.Second, "a renews", func() bool { return s.current().ResourceVersion != before })
 		sent := time.Now()
@@ -76,7 +89,7 @@ func TestARenewalCountsFromItsSending(t *testing.T) {
 		if _, renewed := a.state(); renewed.After(sent) || sent.Sub(renewed) > 20*time.Millisecond {
 			t.Errorf("renewed %s after the request was sent, want 0s", renewed.Sub(sent))
 		}
-		way.answer = 0
+		way.do(func() { way.answer = 0 })
 		if _, err := a.end(t); err != nil {
 			t.Error(err)
 		}
@@ -92,7 +105,7 @@ func TestALostAnswerToCreateIsSurvived(t *testing.T) {
 		a, way := newFlaky(t, s, "a")
 		a.start(t)
 		within(t, time.Second, "a leads", a.leads)
-		way.loseCreate = true
+		way.do(func() { way.loseCreate = true })
 		s.remove()
 		within(t, 10*time.Second, "the lease is there", func() bool { return s.holder() == "a" })
 		sent := time.Now()
@@ -118,7 +131,7 @@ func TestALostAnswerToCreateAndAnotherLeader(t *testing.T) {
 		a, way := newFlaky(t, s, "a")
 		a.start(t)
 		within(t, time.Second, "a leads", a.leads)
-		way.loseCreate = true
+		way.do(func() { way.loseCreate = true })
 		s.remove()
 		within(t, 10*time.Second, "the lease is there", func() bool { return s.holder() == "a" })
 		s.take("thief", 3600)
@@ -150,7 +163,7 @@ func TestReleaseSurvivesAConflict(t *testing.T) {
 				a, way := newFlaky(t, s, "a")
 				a.start(t)
 				within(t, time.Second, "a leads", a.leads)
-				way.beforeUpdate = func() { tc.disturb(s) }
+				way.do(func() { way.beforeUpdate = func() { tc.disturb(s) } })
 				if took, err := a.end(t); err != nil || took > 10*time.Millisecond {
 					t.Errorf("ended after %s with %v, want at once and nil", took, err)
 				}
@@ -192,15 +205,19 @@ func TestWatchesAreSpread(t *testing.T) {
 				var pauses []time.Duration
 				var timeouts []int64
 				for i, way := range ways {
-					last := len(way.watched) - 1
-					if last < 1 {
-						t.Fatal("a watch was not begun again")
-					}
-					pauses, timeouts = append(pauses, way.watched[last].Sub(way.watched[last-1])), append(timeouts, way.timeouts[0])
+					way.do(func() {
+						last := len(way.watched) - 1
+						if last < 1 {
+							t.Fatal("a watch was not begun again")
+						}
+						pauses, timeouts = append(pauses, way.watched[last].Sub(way.watched[last-1])), append(timeouts, way.timeouts[0])
+					})
 					contenders[i].cancel()
 				}
 				for _, c := range contenders {
-					<-c.done
+					if err := <-c.done; err != nil {
+						t.Error(err)
+					}
 				}
 				// A uniform distribution leaves more than a tenth of its range free at an end once in 37,000 runs.
 				span := tc.to - tc.from
