@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
+	"github.com/csi-sidecars/external-provisioner/pkg/text"
 )
 
 // flushLimit is how long a stop waits for the collector to take the last spans.
@@ -108,6 +109,8 @@ func (t *Tracer) Start(ctx context.Context, name string, s Subject) (context.Con
 		outcomeKey.String(outcome.Done.String()),
 	} {
 		if one.Value.AsString() != "" {
+			// Users choose names; one that is no valid UTF-8 would keep the whole batch from being sent.
+			one.Value = attribute.StringValue(text.Cut(one.Value.AsString(), maxErrorBytes))
 			attributes = append(attributes, one)
 		}
 	}
