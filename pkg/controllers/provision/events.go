@@ -7,6 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/text"
 )
 
 // event is what a user is told about an object. The reasons, and the phrases named in the tests, are API.
@@ -107,8 +109,12 @@ type object interface {
 	GetUID() types.UID
 }
 
+// maxEventBytes is how much an event shows of a text.
+const maxEventBytes = 1024
+
 // tell records the event, or with --quiet-events only if it is news.
 func (c *Controller) tell(about object, e event) {
+	e.text = text.Cut(e.text, maxEventBytes) // what is remembered of it is no longer than what is told
 	if c.quiet.news(about.GetUID(), e) {
 		c.record(about, e)
 	}

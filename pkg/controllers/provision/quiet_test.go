@@ -3,6 +3,7 @@ package provision
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -290,4 +291,17 @@ func TestAPersistentVolumeThatIsGoneIsForgotten(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Of a long text no more is remembered than an event shows.
+func TestQuietEventsRememberShortTexts(t *testing.T) {
+	inWorld(t, quietly, func(t *testing.T, w *world) {
+		claim := w.claim("c")
+		w.c.tell(claim, eventFailed(errors.New(strings.Repeat("x", 1<<20))))
+		w.c.quiet.mu.Lock()
+		defer w.c.quiet.mu.Unlock()
+		if got := len(w.c.quiet.byUID[claim.UID].failure); got != maxEventBytes {
+			t.Errorf("%d bytes are remembered, want %d", got, maxEventBytes)
+		}
+	})
 }
