@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/topology"
 )
@@ -174,5 +175,26 @@ func TestListIsKeptWhileNoTermChanges(t *testing.T) {
 	csiNodes.apply(csiNode("b", "rack zone"))
 	if x.table.allTerms() != all || x.table.termsOf([]string{"zone"}) != own {
 		t.Error("a list was made anew although no term came or went")
+	}
+}
+
+// Claims of one class share the terms of its allowedTopologies.
+func TestAllowedTopologiesAreShared(t *testing.T) {
+	t.Parallel()
+	x, _, _ := fedWith(t, []cell{{"n", "zone=z1", "zone"}})
+	for name, from := range map[string]source{"index": x, "fixed": NewFixed("n", &csi.Topology{Segments: pairs("zone=z1")})} {
+		var first []*csi.Topology
+		for range 2 {
+			allowed := []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "zone", Values: []string{"z1", "z2"}}}}}
+			got, err := from.Require(topology.Request{SelectedNode: "n", AllowedTopologies: allowed})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if first == nil {
+				first = got.GetRequisite()
+			} else if &first[0] != &got.GetRequisite()[0] {
+				t.Errorf("%s: the same class was expanded twice", name)
+			}
+		}
 	}
 }

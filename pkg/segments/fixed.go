@@ -15,6 +15,8 @@ type Fixed struct {
 	segment topology.Segment
 	keys    []string
 	terms   *topology.Terms
+
+	expansions topology.Expansions
 }
 
 // NewFixed returns the segment of a node whose driver reports local as its topology; nil: the segment without pairs.
@@ -30,7 +32,7 @@ func NewFixed(node string, local *csi.Topology) *Fixed {
 // Require returns the accessibility requirement for a request, nil for none; it is shared and must not be
 // changed. Every other node is gone, as topology.ErrNodeGone says.
 func (f *Fixed) Require(r topology.Request) (*csi.TopologyRequirement, error) {
-	facts := topology.Facts{Keys: f.keys, Terms: f.terms}
+	facts := topology.Facts{Keys: f.keys, Terms: f.terms, Expansions: &f.expansions}
 	if r.SelectedNode != "" {
 		var err error
 		if facts.Node, err = f.Member(r.SelectedNode).Select(r.SelectedNode); err != nil {

@@ -39,7 +39,8 @@ type Index struct {
 	telling  sync.Mutex
 	handlers []func(added, removed []topology.Segment)
 
-	asking singleflight.Group // looks at the API server, by node
+	asking     singleflight.Group // looks at the API server, by node
+	expansions topology.Expansions
 
 	// mu guards what follows. It is never held during a call to the outside.
 	mu    sync.Mutex

@@ -23,6 +23,7 @@ func (x *Index) Require(r topology.Request) (*csi.TopologyRequirement, error) {
 	if err != nil {
 		return nil, err
 	}
+	facts.Expansions = &x.expansions
 	return topology.Require(r, facts)
 }
 

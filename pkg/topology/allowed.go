@@ -7,30 +7,46 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// MaxTerms is how many terms one list of allowed topologies may expand to. Every term is sent twice; far
-// below this number drivers refuse the message for its size.
+// MaxTerms is how many terms one list of allowed topologies may expand to, before duplicates are dropped. Every term
+// is sent twice; far below this number drivers refuse the message for its size.
 const MaxTerms = 20_000
 
 // Expand returns the segments that a class's allowedTopologies stand for, canonical: for each entry one
 // segment for each way to choose one value an expression. An entry without expressions stands for nothing.
-// It returns an error when there would be more than MaxTerms of an entry.
+// When there would be more than MaxTerms it returns an error, before it makes any.
 func Expand(allowed []corev1.TopologySelectorTerm) ([]Segment, error) {
-	var segments []Segment
+	size, err := expandedSize(allowed)
+	if err != nil {
+		return nil, err
+	}
+	segments := make([]Segment, 0, size)
+	for _, entry := range allowed {
+		if expressions := effective(entry); len(expressions) > 0 {
+			segments = appendProduct(segments, expressions)
+		}
+	}
+	return Canonical(segments), nil
+}
+
+// expandedSize counts the terms that allowed stands for, duplicates included.
+func expandedSize(allowed []corev1.TopologySelectorTerm) (int, error) {
+	total := 0
 	for _, entry := range allowed {
 		expressions := effective(entry)
 		if len(expressions) == 0 {
 			continue
 		}
-		if err := checkSize(expressions); err != nil {
-			return nil, err
+		size := 1
+		for _, e := range expressions {
+			if size *= len(e.Values); size > MaxTerms {
+				break
+			}
 		}
-		segments = append(segments, product(expressions)...)
+		if total += size; total > MaxTerms {
+			return 0, fmt.Errorf("allowedTopologies stand for more than %d terms", MaxTerms)
+		}
 	}
-	segments = Canonical(segments)
-	if len(segments) > MaxTerms {
-		return nil, fmt.Errorf("allowedTopologies stand for %d terms, more than %d", len(segments), MaxTerms)
-	}
-	return segments, nil
+	return total, nil
 }
 
 // Satisfies reports whether a segment of Expand(allowed) is in segment, without expanding anything.
@@ -64,20 +80,9 @@ func effective(entry corev1.TopologySelectorTerm) []corev1.TopologySelectorLabel
 	return expressions
 }
 
-func checkSize(expressions []corev1.TopologySelectorLabelRequirement) error {
-	size := 1
-	for _, e := range expressions {
-		if size *= len(e.Values); size > MaxTerms {
-			return fmt.Errorf("allowedTopologies stand for more than %d terms", MaxTerms)
-		}
-	}
-	return nil
-}
-
-// product returns a segment for each choice of one value an expression.
-func product(expressions []corev1.TopologySelectorLabelRequirement) []Segment {
+// appendProduct appends a segment for each choice of one value an expression.
+func appendProduct(segments []Segment, expressions []corev1.TopologySelectorLabelRequirement) []Segment {
 	chosen := make([]pair, len(expressions))
-	var segments []Segment
 	var choose func(int)
 	choose = func(i int) {
 		if i == len(expressions) {

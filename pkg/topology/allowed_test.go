@@ -147,3 +147,35 @@ func keepAll(s Segment) []corev1.TopologySelectorTerm {
 	}
 	return []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{e}}}
 }
+
+// What is refused is refused before anything is made of it: a class of 170 kB could stand for 300 MiB. Allocations are
+// counted, so it does not run in parallel.
+func TestExpandCountsFirst(t *testing.T) { //nolint:paralleltest // see above
+	var zones, racks, entries []string
+	for i := range 141 {
+		zones, racks = append(zones, fmt.Sprintf("z%d", i)), append(racks, fmt.Sprintf("r%d", i))
+	}
+	for i := range 60 {
+		entries = append(entries, fmt.Sprintf("zone=%s|e%d,rack=%s", strings.Join(zones[1:], "|"), i, strings.Join(racks, "|")))
+	}
+	allowed := allow(entries...)
+	if segments, err := Expand(allowed[:1]); err != nil || len(segments) != 141*141 {
+		t.Errorf("one entry: %d segments, %v, want %d", len(segments), err, 141*141)
+	}
+	if _, err := Expand(allowed); err == nil || !strings.Contains(err.Error(), "more than 20000 terms") {
+		t.Errorf("60 entries: error %v", err)
+	}
+	if allocs := testing.AllocsPerRun(3, func() { _, _ = Expand(allowed) }); allocs > 20 {
+		t.Errorf("%.0f allocations to refuse it", allocs)
+	}
+	// At the bound, and one above it.
+	for extra, wantErr := range map[int]bool{119: false, 120: true} {
+		var values []string
+		for i := range extra {
+			values = append(values, fmt.Sprint(i))
+		}
+		if _, err := Expand(append(allowed[:1:1], allow("host="+strings.Join(values, "|"))...)); (err != nil) != wantErr {
+			t.Errorf("%d terms: error %v, want one: %v", 141*141+extra, err, wantErr)
+		}
+	}
+}

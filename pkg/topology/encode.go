@@ -13,9 +13,12 @@ import (
 const (
 	// encodeFrom is the length from which a list is worth to be encoded once: below it costs less than to look it up.
 	encodeFrom = 16
-	// encodedLists is how many lists an Encoder remembers. The list of the cluster's segments is one of them,
-	// and nearly always the only one.
-	encodedLists = 4
+	// encodedLists is how many lists an Encoder remembers: those of the cluster's segments, and those of classes with
+	// allowedTopologies.
+	encodedLists = 16
+	// encodedBytes is how long the encodings of these lists are together at most. The latest list is remembered
+	// whatever its length is.
+	encodedBytes = 16 << 20
 )
 
 // Field numbers of csi.TopologyRequirement.
@@ -97,8 +100,20 @@ func (e *Encoder) encoded(terms []*csi.Topology) (*encodedList, error) {
 			return nil, err
 		}
 	}
-	e.recent = slices.Insert(e.recent[:min(len(e.recent), encodedLists-1)], 0, list)
+	e.recent = slices.Insert(e.recent, 0, list)
+	e.forget()
 	return list, nil
+}
+
+// forget drops the lists used longest ago until the rest is within the bounds. mu is held.
+func (e *Encoder) forget() {
+	size := 0
+	for i, l := range e.recent {
+		if size += len(l.bytes); i == encodedLists || i > 0 && size > encodedBytes {
+			e.recent = slices.Delete(e.recent, i, len(e.recent))
+			return
+		}
+	}
 }
 
 func encodeList(terms []*csi.Topology) (*encodedList, error) {

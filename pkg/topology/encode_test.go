@@ -70,7 +70,7 @@ func TestEncoderForgets(t *testing.T) {
 	t.Parallel()
 	var encoder Encoder
 	kept := hosts(20)
-	for range 10 {
+	for range 2 * encodedLists {
 		for _, terms := range []*Terms{kept, hosts(20)} {
 			if _, err := encoder.Compact(terms.requirement(3)); err != nil {
 				t.Fatal(err)
@@ -86,6 +86,24 @@ func TestEncoderForgets(t *testing.T) {
 	}
 	if &encoder.recent[0].bytes[0] != bytes {
 		t.Error("the list that is in use was encoded anew")
+	}
+}
+
+// Long lists are bounded by their bytes.
+func TestEncoderForgetsLongLists(t *testing.T) {
+	t.Parallel()
+	var encoder Encoder
+	for range 5 {
+		if _, err := encoder.Compact(hosts(20_000).requirement(0)); err != nil {
+			t.Fatal(err)
+		}
+		size := 0
+		for _, list := range encoder.recent {
+			size += len(list.bytes)
+		}
+		if size > encodedBytes || len(encoder.recent) == 0 {
+			t.Fatalf("%d lists with %d bytes remembered, want at most %d bytes", len(encoder.recent), size, encodedBytes)
+		}
 	}
 }
 

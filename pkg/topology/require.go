@@ -21,7 +21,8 @@ type Request struct {
 	ClaimName string
 	// ClaimUID stands in for an empty name.
 	ClaimUID types.UID
-	// AllowedTopologies are those of the class, translated when the class is one of an in-tree plugin.
+	// AllowedTopologies are those of the class, translated when the class is one of an in-tree plugin. Their content
+	// must never change.
 	AllowedTopologies []corev1.TopologySelectorTerm
 	// SelectedNode is the node that the claim's first pod runs on, or empty.
 	SelectedNode string
@@ -61,6 +62,8 @@ type Facts struct {
 	// Keys; without one, the segments of all nodes, each of the keys that the driver registered there. Only
 	// looked at when Request.NeedsTerms.
 	Terms *Terms
+	// Expansions remember what allowedTopologies stand for. Nil: each requirement expands them for itself.
+	Expansions *Expansions
 }
 
 // Require returns the accessibility requirement for a request, or nil when there is none to make. The result
@@ -105,8 +108,7 @@ func requireNode(r Request, f Facts) (*csi.TopologyRequirement, error) {
 // returns none only for allowedTopologies that stand for nothing.
 func requisite(r Request, f Facts) (*Terms, error) {
 	if len(r.AllowedTopologies) > 0 && (standsForNothing(r.AllowedTopologies) || !r.NeedsTerms()) {
-		segments, err := Expand(r.AllowedTopologies)
-		return NewTerms(segments), err
+		return f.Expansions.terms(r.AllowedTopologies)
 	}
 	terms := f.Terms
 	if r.SelectedNode != "" {
