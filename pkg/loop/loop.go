@@ -18,7 +18,7 @@ type Config[K comparable] struct {
 	// Workers is how many keys are processed at once. Zero means that nothing is ever processed.
 	Workers int
 	// Process does the work for one key. It is never called for the same key twice at once. Required.
-	// Its context is the work context of Run. A panic counts as Again; see Guard.
+	// Its context is the work context of Run; see UntilStop. A panic counts as Again; see Guard.
 	Process func(ctx context.Context, key K) Verdict
 	// Gate, if not nil, is waited for before each key is processed: a closed gate pauses the loop and
 	// loses nothing. It returns an error only when its context has ended; it gets the stop context of Run.
@@ -79,7 +79,7 @@ func (l *Loop[K]) Len() int { return l.queue.Len() }
 // taken. Process gets work as its context, which must outlive stop for as long as a key at hand may take.
 func (l *Loop[K]) Run(stop, work context.Context) {
 	logger := klog.LoggerWithName(klog.FromContext(work), l.cfg.Name)
-	work = klog.NewContext(work, logger)
+	work = withStop(klog.NewContext(work, logger), stop)
 	var workers sync.WaitGroup
 	if l.cfg.Workers > 0 {
 		workers.Go(func() { l.dispatch(stop, work, &workers) })

@@ -129,6 +129,26 @@ func TestHandlerAddedLate(t *testing.T) {
 	}
 }
 
+// Nobody is told before the labels are read for every key that was registered at the start: a part of the segments would
+// be taken for all of them, and the objects of the others for obsolete.
+func TestNobodyIsToldBeforeAllLabelsAreRead(t *testing.T) {
+	t.Parallel()
+	x, nodes, csiNodes := fed(t, "zone")
+	l := listen(t)
+	x.AddHandler(l.changed)
+	csiNodes.replace([]any{csiNode("n1", "zone"), csiNode("n2", "zone rack")})
+	nodes.replace([]any{node("n1", "zone=a"), node("n2", "zone=b,rack=r")})
+	x.tellAll()
+	if l.calls != 0 || x.HasSynced() {
+		t.Errorf("told {%s}, HasSynced %v, before the labels rack are read", l.texts(), x.HasSynced())
+	}
+	x.nodeStore(x.widen()).replace([]any{node("n1", "zone=a"), node("n2", "zone=b,rack=r")})
+	x.tellAll()
+	if want := "{zone=a} {rack=r,zone=b}"; l.calls != 1 || l.texts() != want || !x.HasSynced() {
+		t.Errorf("told {%s} in %d calls, HasSynced %v, want %s in one", l.texts(), l.calls, x.HasSynced(), want)
+	}
+}
+
 // R3: what an event brings is only read.
 func TestEventsAreNotChanged(t *testing.T) {
 	t.Parallel()

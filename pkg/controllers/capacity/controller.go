@@ -58,9 +58,9 @@ func New(cfg Config) (*Controller, error) {
 	return c, nil
 }
 
-// Run publishes until stop ends and returns when the last pair at hand is finished; calls and writes get the
-// context work. It waits for the caches first: nothing is written, and above all nothing deleted, before all
-// of segments, classes and objects is known. Nothing is cleaned up at the end. It is called once.
+// Run publishes until stop ends and returns soon after: questions to the driver are cut, and writes get writeGrace. It
+// waits for the caches first: nothing is written, and above all nothing deleted, before all of segments, classes and
+// objects is known. Nothing is cleaned up at the end. It is called once.
 func (c *Controller) Run(stop, work context.Context) error {
 	classesSynced, err := c.cfg.Classes.OnClass(c.classChanged)
 	if err != nil {
@@ -106,18 +106,26 @@ func (c *Controller) change(f func(b *book)) {
 	c.cfg.Metrics.show(c.book.counts)
 }
 
-// process gives one pair its turn.
+// writeGrace is how long a write may go on after a stop. It is for a request that is under way; one that waits for the
+// rate limit is given up.
+const writeGrace = time.Second
+
+// process gives one pair its turn. Nothing of it needs to be finished: the next leader asks anew.
 func (c *Controller) process(ctx context.Context, key Key) loop.Verdict {
 	begun := false
 	c.change(func(b *book) { begun = b.begin(key) })
 	if !begun {
 		return loop.Done()
 	}
-	err := c.sync(ctx, key)
+	asking, cancel := loop.UntilStop(ctx, 0)
+	defer cancel()
+	writing, cancel := loop.UntilStop(ctx, writeGrace)
+	defer cancel()
+	err := c.sync(asking, writing, key)
 	if errors.Is(err, errUnsupported) {
 		// Some drivers forget the capability, so we ask; but not more often than we poll.
 		if !c.warned.unimplemented.Swap(true) {
-			klog.FromContext(ctx).Info("The driver does not implement GetCapacity, no capacity is published; it is asked again at each poll",
+			klog.FromContext(ctx).Info("The driver does not implement GetCapacity, no capacity is published and what was published before stays; it is asked again at each poll",
 				"driver", c.id.driver, "pollInterval", c.cfg.PollInterval)
 		}
 		err = nil
@@ -126,7 +134,7 @@ func (c *Controller) process(ctx context.Context, key Key) loop.Verdict {
 	if err == nil {
 		return loop.Done()
 	}
-	if ctx.Err() == nil {
+	if asking.Err() == nil {
 		klog.FromContext(ctx).Error(err, "Could not bring storage capacity up to date")
 	}
 	return loop.Again()
@@ -135,20 +143,23 @@ func (c *Controller) process(ctx context.Context, key Key) loop.Verdict {
 // errUnsupported is the driver's answer Unimplemented.
 var errUnsupported = errors.New("GetCapacity is not implemented")
 
-// sync deletes what is surplus, asks the driver, and writes what differs.
-func (c *Controller) sync(ctx context.Context, key Key) error {
+// sync deletes what is surplus, asks the driver, and writes what differs, unless asking has ended by then.
+func (c *Controller) sync(asking, writing context.Context, key Key) error {
 	v := c.view(key)
-	removed := c.apply(ctx, v, plan(v, c.id, nil))
+	removed := c.apply(writing, v, plan(v, c.id, nil))
 	if !v.desired {
 		return removed
 	}
-	r, err := c.ask(ctx, key)
+	r, err := c.ask(asking, key)
 	if err != nil || r == nil {
 		return errors.Join(removed, err)
 	}
+	if asking.Err() != nil {
+		return errors.Join(removed, context.Cause(asking))
+	}
 	// The call may have taken long: what to write depends on what is there now.
 	v = c.view(key)
-	return errors.Join(removed, c.apply(ctx, v, plan(v, c.id, r)))
+	return errors.Join(removed, c.apply(writing, v, plan(v, c.id, r)))
 }
 
 func (c *Controller) view(key Key) view {

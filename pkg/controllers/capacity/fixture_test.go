@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -49,6 +50,7 @@ type testSegments struct {
 	mu       sync.Mutex
 	set      map[topology.Segment]bool
 	handlers []func(added, removed []topology.Segment)
+	late     bool // not synced yet
 }
 
 func newTestSegments(segments ...topology.Segment) *testSegments {
@@ -68,7 +70,17 @@ func (s *testSegments) AddHandler(handler func(added, removed []topology.Segment
 	}
 }
 
-func (s *testSegments) HasSynced() bool { return true }
+func (s *testSegments) HasSynced() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.late
+}
+
+func (s *testSegments) markSynced() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.late = false
+}
 
 func (s *testSegments) change(added, removed []topology.Segment) {
 	s.mu.Lock()
@@ -89,6 +101,7 @@ type testClasses struct {
 	mu       sync.Mutex
 	classes  map[string]*storagev1.StorageClass
 	handlers []cluster.Handler[*storagev1.StorageClass]
+	late     bool // not synced yet
 }
 
 func newTestClasses(classes ...*storagev1.StorageClass) *testClasses {
@@ -112,7 +125,17 @@ func (c *testClasses) OnClass(handler cluster.Handler[*storagev1.StorageClass]) 
 	for _, class := range c.classes {
 		handler(nil, class)
 	}
-	return func() bool { return true }, nil
+	return func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return !c.late
+	}, nil
+}
+
+func (c *testClasses) markSynced() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.late = false
 }
 
 // set makes or replaces a class; with a new resource version, since that is what tells a change.
@@ -262,6 +285,21 @@ func (s *stage) run() {
 func (s *stage) settle() {
 	time.Sleep(300 * time.Millisecond)
 	synctest.Wait()
+}
+
+// bufferLog keeps the log of the next run, and returns a function that returns its errors.
+func (s *stage) bufferLog() (errors func() string) {
+	logger := ktesting.NewLogger(s.t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	s.logger = &logger
+	return func() string {
+		var lines []string
+		for line := range strings.Lines(logger.GetSink().(ktesting.Underlier).GetBuffer().String()) {
+			if strings.HasPrefix(line, "E") {
+				lines = append(lines, line)
+			}
+		}
+		return strings.Join(lines, "")
+	}
 }
 
 // inBubble runs a test with a stage, and stops what it left running.

@@ -28,6 +28,7 @@ type server struct {
 	objects  map[string]*storagev1.CSIStorageCapacity
 	version  int
 	lag      time.Duration
+	turns    time.Duration                 // for which a create waits, if its context lets it
 	mute     bool                          // the watch tells nothing
 	fail     func(verb, name string) error // nil: nothing fails
 	watchers []chan timedEvent
@@ -115,7 +116,14 @@ func (s *server) refuse(verb, name string) error {
 
 var capacities = schema.GroupResource{Group: "storage.k8s.io", Resource: "csistoragecapacities"}
 
-func (s *server) create(_ context.Context, object *storagev1.CSIStorageCapacity) (*storagev1.CSIStorageCapacity, error) {
+func (s *server) create(ctx context.Context, object *storagev1.CSIStorageCapacity) (*storagev1.CSIStorageCapacity, error) {
+	if s.turns > 0 {
+		select {
+		case <-time.After(s.turns):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.refuse("create", object.StorageClassName); err != nil {

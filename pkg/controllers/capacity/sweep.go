@@ -63,7 +63,7 @@ func NewSweeper(cfg SweeperConfig) (*Sweeper, error) {
 	return &Sweeper{cfg: cfg, missed: map[string]int{}}, nil
 }
 
-// Run sweeps until stop ends; a request at hand gets the context work. It may be called again after it has
+// Run sweeps until stop ends; a deletion at hand gets the context work. It may be called again after it has
 // returned, as by a process that gets the lease once more.
 func (s *Sweeper) Run(stop, work context.Context) error {
 	clear(s.missed)
@@ -83,11 +83,11 @@ func (s *Sweeper) Run(stop, work context.Context) error {
 
 // sweep looks once. An error, above all while it lists nodes, deletes nothing.
 func (s *Sweeper) sweep(stop, work context.Context) error {
-	objects, err := s.objects(work)
+	objects, err := s.objects(stop)
 	if err != nil {
 		return fmt.Errorf("list capacity objects: %w", err)
 	}
-	ids, err := s.nodes(work)
+	ids, err := s.nodes(stop)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,8 @@ package capacity
 import (
 	"context"
 	"errors"
+	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -16,8 +18,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/metadata"
 	metadatafake "k8s.io/client-go/metadata/fake"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
@@ -124,6 +129,91 @@ func TestSweeper(t *testing.T) {
 				log := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
 				if got := strings.Count(log, "Could not look for"); got != tc.wantErrors {
 					t.Errorf("%d errors in the log, want %d:\n%s", got, tc.wantErrors, log)
+				}
+			})
+		})
+	}
+}
+
+// The process may lose the lease and get it again long after: what the term before missed does not count.
+func TestSweeperForgetsBetweenTerms(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client, nodes := sweepable(t, []string{"here"})
+		sweeper, err := NewSweeper(SweeperConfig{Client: client, Metadata: nodes, DriverName: testDriver, Namespace: testNamespace})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, ctx := ktesting.NewTestContext(t)
+		var running sync.WaitGroup
+		for term := range 3 {
+			stop, cancel := context.WithCancel(ctx)
+			running.Go(func() {
+				if err := sweeper.Run(stop, ctx); err != nil {
+					t.Error(err)
+				}
+			})
+			time.Sleep(defaultSweepEvery / 2)
+			synctest.Wait()
+			if got := namesOf(t, client); !slices.Contains(got, "gone") {
+				t.Errorf("term %d, one sweep: %v is left, want all", term, got)
+			}
+			if term == 2 {
+				time.Sleep(defaultSweepEvery)
+				synctest.Wait()
+				if got := namesOf(t, client); slices.Contains(got, "gone") {
+					t.Errorf("two sweeps of one term: %v is left", got)
+				}
+			}
+			cancel()
+			running.Wait()
+		}
+	})
+}
+
+// roundTripper is a transport.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A stop cuts the lists: the next holder of the lease looks anew.
+func TestStopCutsTheSweepersLists(t *testing.T) {
+	t.Parallel()
+	for _, resource := range []string{"csistoragecapacities", "nodes"} {
+		t.Run(resource, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				stop, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				config := &rest.Config{Host: "http://server", QPS: -1, Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+					if !strings.HasSuffix(r.URL.Path, "/"+resource) {
+						body := `{"kind":"CSIStorageCapacityList","apiVersion":"storage.k8s.io/v1","metadata":{},"items":[]}`
+						return &http.Response{
+							StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), Request: r,
+						}, nil
+					}
+					cancel()
+					select {
+					case <-r.Context().Done():
+						return nil, r.Context().Err()
+					case <-time.After(time.Minute):
+						return nil, errors.New("the list was not cut")
+					}
+				})}
+				client, err := kubernetes.NewForConfig(config)
+				if err != nil {
+					t.Fatal(err)
+				}
+				nodes, err := metadata.NewForConfig(config)
+				if err != nil {
+					t.Fatal(err)
+				}
+				sweeper, err := NewSweeper(SweeperConfig{Client: client, Metadata: nodes, DriverName: testDriver, Namespace: testNamespace})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := sweeper.sweep(stop, t.Context()); !errors.Is(err, context.Canceled) {
+					t.Errorf("error %v, want that of the stop", err)
 				}
 			})
 		})
