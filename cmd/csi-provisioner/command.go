@@ -12,11 +12,12 @@ import (
 const (
 	runCommand     = "run" // the default: may be left out
 	explainCommand = "explain"
+	auditCommand   = "audit"
 	versionCommand = "version"
 	helpCommand    = "help"
 )
 
-var commands = []string{runCommand, explainCommand, versionCommand, helpCommand}
+var commands = []string{runCommand, explainCommand, auditCommand, versionCommand, helpCommand}
 
 // words are the arguments that are neither a flag nor a flag's value.
 type words struct {
@@ -74,7 +75,7 @@ func boolFlag(all *pflag.FlagSet, arg string) string {
 // commandOf returns the command that args name: the first word that is not empty, or run when there is none. A flag
 // that cannot be parsed ends the search; the command reports it.
 func commandOf(args []string) (string, error) {
-	o := newExplainOptions() // its flags are those of all commands
+	o := newExplainOptions() // its flags are those of all commands; see TestExplainHasTheFlagsOfAllCommands
 	w, _ := parseWords(newFlagSet(o.allGroups()), args)
 	if len(w.all) == 0 {
 		return runCommand, nil

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
 )
 
 func TestCommandOf(t *testing.T) {
@@ -31,7 +32,7 @@ func TestCommandOf(t *testing.T) {
 		"help":                           {args: []string{"help"}, want: "help"},
 		"a typing error":                 {args: []string{"--leader-election", "exlpain", "c"}, err: []string{`"exlpain"`, "did you mean explain?"}},
 		"a command in capitals":          {args: []string{"Explain"}, err: []string{`"Explain"`, "did you mean explain?"}},
-		"a word that is no command":      {args: []string{"--timeout=3s", "somewhere"}, err: []string{`"somewhere"`, "delete it", "run, explain"}},
+		"a word that is no command":      {args: []string{"--timeout=3s", "somewhere"}, err: []string{`"somewhere"`, "delete it", "run, explain, audit"}},
 		"true after no boolean flag":     {args: []string{"--timeout", "3s", "true"}, err: []string{`"true"`, "delete it"}},
 		"an argument with a blank":       {args: []string{"--leader-election ", "c"}, want: "run"},
 	} {
@@ -98,4 +99,15 @@ func TestVersionAndHelpAreCommands(t *testing.T) {
 	if got, want := start(t, "fail", nil, "help").wait(t), start(t, "fail", nil, "--help").wait(t); got.code != exitOK || got.stdout != want.stdout || got.stdout == "" {
 		t.Errorf("help: exit %d, %q, want %q", got.code, got.stdout, want.stdout)
 	}
+}
+
+// The command is found with the flags of explain: those of the other commands must be among them, of the same kind.
+func TestExplainHasTheFlagsOfAllCommands(t *testing.T) {
+	t.Parallel()
+	all := newFlagSet(newExplainOptions().allGroups())
+	newAuditOptions().own.VisitAll(func(f *pflag.Flag) {
+		if same := all.Lookup(f.Name); same == nil || same.Shorthand != f.Shorthand || same.NoOptDefVal != f.NoOptDefVal {
+			t.Errorf("explain lacks --%s of audit", f.Name)
+		}
+	})
 }

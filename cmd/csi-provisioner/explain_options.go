@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -17,58 +16,27 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/driver"
 )
 
-// The forms of the output.
-const (
-	outputTable = "table"
-	outputJSON  = "json"
-)
-
 // explainOptions are the flags of the command explain: all of the sidecar's, so that its arguments can be pasted, and
 // a few of its own.
 type explainOptions struct {
-	*Options
-	words        []string // of the command line, without the command
-	claim        string   // the one word that Validate accepts
+	queryOptions
+	claim        string // the one word that Validate accepts
 	namespace    string
 	pv           string
 	driver       string
 	capabilities []string
-	output       string
-	wait         time.Duration
-
-	// own are the flags that the sidecar does not have.
-	own *pflag.FlagSet
 }
 
 func newExplainOptions() *explainOptions {
-	o := &explainOptions{Options: NewOptions()}
-	fs := pflag.NewFlagSet("Explain", pflag.ContinueOnError)
-	fs.SortFlags = false
+	o := &explainOptions{queryOptions: newQueryOptions(explainCommand)}
+	fs := o.own
 	fs.StringVarP(&o.namespace, "namespace", "n", "", "The claim's `namespace`. Empty means that of the kubeconfig's context.")
 	fs.StringVar(&o.pv, "pv", "", "Explain why the volume of this PersistentVolume is deleted or not, in place of a claim.")
 	fs.StringVar(&o.driver, "driver", "", "The driver's `name`, where its socket cannot be reached; --csi-address is not used then.")
 	fs.StringSliceVar(&o.capabilities, "capabilities", nil, "With --driver, the driver's capabilities as the CSI specification calls them, separated by commas, like CREATE_DELETE_VOLUME,CLONE_VOLUME,VOLUME_ACCESSIBILITY_CONSTRAINTS. Any of the controller's brings CONTROLLER_SERVICE along.")
-	fs.StringVarP(&o.output, "output", "o", outputTable, "How to print: table, for people, or json.")
+	o.addOutput()
 	fs.DurationVar(&o.wait, "wait", 30*time.Second, "How long to wait for the API server, and for up to 5s of that for the driver.")
-	o.own = fs
 	return o
-}
-
-// allGroups returns the flags of the command explain, which are those of all commands.
-func (o *explainOptions) allGroups() []flagGroup {
-	return append([]flagGroup{{title: "Explain", flags: o.own}}, o.groups()...)
-}
-
-// Parse reads the command line of the command explain, without the program's name.
-func (o *explainOptions) Parse(args []string) error {
-	w, err := o.parse(args, o.allGroups())
-	if err != nil {
-		return err
-	}
-	o.words = w.rest(explainCommand)
-	// What these do shapes no plan, and what they want of the environment is only in the sidecar's pod.
-	o.capacity, o.nodeCleanup = false, false
-	return nil
 }
 
 // Validate returns every complaint about flags and environment in one joined error, or nil.
@@ -95,16 +63,7 @@ func (o *explainOptions) Validate(env environment) error {
 	if _, err := identityOf(o.driver, o.capabilities); err != nil {
 		c.addf("--capabilities: %w", err)
 	}
-	if o.output != outputTable && o.output != outputJSON {
-		c.addf("--output must be %s or %s, is %q", outputTable, outputJSON, o.output)
-	}
-	c.positive("wait", o.wait)
-	return errors.Join(errors.Join(c...), o.Options.Validate(env))
-}
-
-// wantsLog reports whether the command line has anything to say about the log.
-func (o *explainOptions) wantsLog() bool {
-	return o.logging.Verbosity > 0 || len(o.logging.VModule) > 0
+	return errors.Join(errors.Join(c...), o.queryOptions.Validate(env))
 }
 
 // identityOf returns the driver of that name with these capabilities, of the plugin or of its controller. One that
@@ -151,7 +110,7 @@ type explainConfig struct {
 
 // Complete returns what to do. Call it only after Validate has found nothing.
 func (o *explainOptions) Complete(env environment, version string) (explainConfig, error) {
-	cfg, err := o.Options.Complete(env, version)
+	cfg, err := o.queryOptions.Complete(env, version)
 	if err != nil {
 		return explainConfig{}, err
 	}
@@ -159,14 +118,11 @@ func (o *explainOptions) Complete(env environment, version string) (explainConfi
 	if err != nil {
 		return explainConfig{}, err
 	}
-	if k := &cfg.Kube; len(k.Kubeconfigs) == 0 && k.Master == "" && !env.inCluster && env.home != "" {
-		k.Kubeconfigs = []string{filepath.Join(env.home, ".kube", "config")}
-	}
 	return explainConfig{Config: cfg, Namespace: o.namespace, Claim: o.claim, PV: o.pv, Driver: identity, Wait: o.wait}, nil
 }
 
-// writeExplainHelp prints what the command is for and its own flags.
-func writeExplainHelp(w io.Writer) error {
+// writeHelp prints what the command is for and its own flags.
+func (o *explainOptions) writeHelp(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString(`csi-provisioner explain tells what the sidecar would do now about one claim, or about the deletion of one
 PersistentVolume, and why: each check in order, and the request that the driver would get. It uses the code
@@ -184,7 +140,7 @@ What only a running sidecar remembers is not seen, such as how long it waits aft
 
 Explain:
 `)
-	newExplainOptions().own.VisitAll(func(f *pflag.Flag) { b.WriteString(flagHelp(f)) })
+	o.own.VisitAll(func(f *pflag.Flag) { b.WriteString(flagHelp(f)) })
 	b.WriteString("\nThe other flags: csi-provisioner --help\n")
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return fmt.Errorf("print the help: %w", err)

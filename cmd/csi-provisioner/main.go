@@ -65,7 +65,9 @@ func (p *program) main() int {
 	case err != nil:
 		return p.usage(err)
 	case command == explainCommand:
-		return p.explain(p.args[1:])
+		return p.query(newExplainOptions(), p.args[1:])
+	case command == auditCommand:
+		return p.query(newAuditOptions(), p.args[1:])
 	case command == versionCommand:
 		return p.printVersion()
 	case command == helpCommand:

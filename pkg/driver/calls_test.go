@@ -34,6 +34,20 @@ func TestCallsReachTheDriver(t *testing.T) {
 	}
 }
 
+// A driver that does not page sends all volumes at once, which is more than gRPC takes by default.
+func TestAListOfVolumesMayBeLarge(t *testing.T) {
+	t.Parallel()
+	path := socketFile(t)
+	fake := newFake("d")
+	fake.volumes = 100_000
+	fake.listen(t, path)
+	d := connect(t, quiet(t), Config{Address: path, Timeout: time.Minute})
+	page, err := d.ListVolumes(quiet(t), &csi.ListVolumesRequest{StartingToken: "a"})
+	if err != nil || len(page.GetEntries()) != fake.volumes || page.GetNextToken() != "a+" {
+		t.Errorf("%d volumes, token %q, %v", len(page.GetEntries()), page.GetNextToken(), err)
+	}
+}
+
 func TestEachCallHasItsDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -27,6 +28,7 @@ type fakeDriver struct {
 	name           string
 	pluginCaps     []csi.PluginCapability_Service_Type
 	controllerCaps []csi.ControllerServiceCapability_RPC_Type
+	volumes        int // how many ListVolumes returns
 
 	probe            func(ctx context.Context) (*csi.ProbeResponse, error)
 	info             func(ctx context.Context) error
@@ -141,6 +143,14 @@ func (f *fakeDriver) GetCapacity(ctx context.Context, _ *csi.GetCapacityRequest)
 		f.room(ctx)
 	}
 	return &csi.GetCapacityResponse{AvailableCapacity: 7}, nil
+}
+
+func (f *fakeDriver) ListVolumes(_ context.Context, req *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
+	resp := &csi.ListVolumesResponse{NextToken: req.GetStartingToken() + "+"}
+	for i := range f.volumes {
+		resp.Entries = append(resp.Entries, &csi.ListVolumesResponse_Entry{Volume: &csi.Volume{VolumeId: fmt.Sprintf("vol-%060d", i)}})
+	}
+	return resp, nil
 }
 
 func (f *fakeDriver) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {

@@ -45,6 +45,16 @@ func Provisioner(claim *corev1.PersistentVolumeClaim) string {
 	return claim.Annotations[wellknown.AnnBetaStorageProvisioner]
 }
 
+// OwnedClaim reports whether the claim is for the driver: its provisioner is the driver, or the in-tree plugin that the
+// driver replaces ("" for none) and the claim was migrated.
+func OwnedClaim(claim *corev1.PersistentVolumeClaim, driver, inTree string) bool {
+	provisioner := Provisioner(claim)
+	if provisioner == "" || (provisioner != driver && provisioner != inTree) {
+		return false
+	}
+	return provisioner == driver || claim.Annotations[wellknown.AnnMigratedTo] == driver
+}
+
 // RequestBytes returns the size that the claim asks for in bytes, fractions rounded up; 0 when it asks for none,
 // and the largest number for one that is larger still.
 func RequestBytes(claim *corev1.PersistentVolumeClaim) int64 {

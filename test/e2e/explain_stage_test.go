@@ -52,12 +52,18 @@ func (s *stage) explain(o sidecar.Options, args ...string) explained {
 // runExplain runs explain; the namespace is the kubeconfig's.
 func runExplain(t *testing.T, o sidecar.Options, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	all := slices.Concat([]string{"explain", "--kubeconfig=" + o.Kubeconfig}, o.Args, args)
-	command := exec.CommandContext(t.Context(), sidecar.Binary(t), all...)
-	command.Env = append(command.Environ(), append([]string{"KUBECONFIG="}, o.Env...)...)
+	return runCommand(t, o, "explain", args...)
+}
+
+// runCommand runs a command with the arguments of the sidecar.
+func runCommand(t *testing.T, o sidecar.Options, command string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	all := slices.Concat([]string{command, "--kubeconfig=" + o.Kubeconfig}, o.Args, args)
+	process := exec.CommandContext(t.Context(), sidecar.Binary(t), all...)
+	process.Env = append(process.Environ(), append([]string{"KUBECONFIG="}, o.Env...)...)
 	var out, errs bytes.Buffer
-	command.Stdout, command.Stderr = &out, &errs
-	err := command.Run()
+	process.Stdout, process.Stderr = &out, &errs
+	err := process.Run()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exit.ExitCode(), out.String(), errs.String()
 	}

@@ -71,8 +71,7 @@ func markedNode(uid types.UID, marker, driver string) (string, bool) {
 
 // serve reports whether the driver is the one that must make the claim's volume.
 func (n names) serve(claim *corev1.PersistentVolumeClaim) bool {
-	provisioner := volume.Provisioner(claim)
-	return provisioner == n.driver || claim.Annotations[wellknown.AnnMigratedTo] == n.driver && provisioner == n.inTree
+	return volume.OwnedClaim(claim, n.driver, n.inTree)
 }
 
 // nodeState is what the API server says of a node.

@@ -23,14 +23,9 @@ const (
 	attempt
 )
 
-// ours reports whether the claim is for this driver: its provisioner is the driver, or the in-tree plugin that
-// the driver replaces and the claim was migrated.
+// ours reports whether the claim is for this driver.
 func (s Settings) ours(claim *corev1.PersistentVolumeClaim) bool {
-	provisioner := volume.Provisioner(claim)
-	if provisioner != s.Driver && claim.Annotations[wellknown.AnnMigratedTo] != s.Driver {
-		return false
-	}
-	return s.known(provisioner)
+	return volume.OwnedClaim(claim, s.Driver, s.InTree)
 }
 
 // known reports whether the name is the driver's or its in-tree plugin's.
