@@ -383,9 +383,8 @@ func TestOneNamespaceHoldsNoOtherUp(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- events.Run(ctx) }()
 		const objects = 20
-		bad := eventClaim("c")
 		for n := range objects {
-			bad = eventClaim(fmt.Sprint("c", n))
+			bad := eventClaim(fmt.Sprint("c", n))
 			bad.Namespace = "bad"
 			events.QuietRecorder("us").Event(bad, corev1.EventTypeWarning, "ProvisioningFailed", "no")
 		}

@@ -69,12 +69,11 @@ func (c *Controller) lockName(uid types.UID) string {
 	return name
 }
 
-// withClaim calls f while it holds the lock of the claim, and reports whether it could: false means that somebody else is at
-// work on the claim. A panic of f leaves no lock and no create behind that nobody goes on with; it is for the caller to recover.
-func (c *Controller) withClaim(uid types.UID, f func()) (ok bool) {
+// withClaim calls f while it holds the lock of the claim, and does nothing when somebody else is at work on the claim. A panic of f leaves no lock and no create behind that nobody goes on with; it is for the caller to recover.
+func (c *Controller) withClaim(uid types.UID, f func()) {
 	release, ok := c.lockClaim(uid)
 	if !ok {
-		return false
+		return
 	}
 	defer release()
 	defer c.settleClaim(uid)
@@ -86,7 +85,6 @@ func (c *Controller) withClaim(uid types.UID, f func()) (ok bool) {
 	}()
 	f()
 	finished = true
-	return true
 }
 
 // interrupted is what follows for the create of a claim when the work on it has panicked; the claim's lock is held. A call

@@ -99,7 +99,7 @@ func (m *markers) begin(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	k.turn = func() { m.desire(ctx, k, value) }
 	var timer *time.Timer
 	timer = time.AfterFunc(m.delay, func() {
-		loop.GuardFunc(ctx, componentMarkers, func() {
+		loop.GuardFunc(ctx, componentMarkers, func() { //nolint:contextcheck // serve starts a timer for all in line
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			if k.timer == timer { // else it was disarmed while we waited for mu

@@ -22,6 +22,8 @@ type quiet struct {
 	// still tells that a claim is still being provisioned and returns true, or false when there is nothing to tell.
 	// failure is the last one told, "" if none was. mu is held.
 	still func(claim types.UID, failure string) bool
+	// guard calls a function and recovers its panic.
+	guard func(f func())
 
 	mu    sync.Mutex
 	byUID map[types.UID]*told // claim or PersistentVolume → what its user knows
@@ -36,7 +38,10 @@ type told struct {
 }
 
 func newQuiet(still func(types.UID, string) bool) *quiet {
-	return &quiet{still: still, byUID: map[types.UID]*told{}}
+	guard := func(f func()) {
+		loop.GuardFunc(context.Background(), "quiet events", f) //nolint:forbidigo // a timer has no context
+	}
+	return &quiet{still: still, guard: guard, byUID: map[types.UID]*told{}}
 }
 
 // news reports whether the event is to be told, and takes it for told.
@@ -80,8 +85,7 @@ func (q *quiet) get(uid types.UID) *told {
 
 // due is called by the timer of t. When there is nothing to tell, the next attempt starts the timer anew.
 func (q *quiet) due(uid types.UID, t *told) {
-	//nolint:forbidigo // a timer has no context
-	loop.GuardFunc(context.Background(), "quiet events", func() { q.tellStill(uid, t) })
+	q.guard(func() { q.tellStill(uid, t) })
 }
 
 func (q *quiet) tellStill(uid types.UID, t *told) {
