@@ -121,7 +121,13 @@ func (c *Controller) letGo(old, now *corev1.PersistentVolumeClaim) bool {
 // compete tries to become the owner, if there is room here.
 func (c *Controller) compete(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) loop.Verdict {
 	node, logger := c.cfg.Node, klog.FromContext(ctx)
-	if !c.hasRoom(ctx, claim, class) {
+	asking, cancel := loop.UntilStop(ctx, 0)
+	defer cancel()
+	room := c.hasRoom(asking, claim, class)
+	if asking.Err() != nil {
+		return loop.Again() // A stop waits for no answer; the next process asks anew.
+	}
+	if !room {
 		wait := node.Race.Again(claim.UID, time.Now())
 		logger.V(4).Info("Not enough room on this node", "after", wait)
 		return loop.After(max(wait, c.cfg.RetryStart))
