@@ -91,10 +91,14 @@ func (c *Controller) deletionUnshared(p deletionPlan) (deletionPlan, error) {
 	return p, nil
 }
 
-// confirmDeletion is the last look before DeleteVolume: what was planned from the cache must still be so, although the
-// read of a secret may have waited long for the rate limit of the client.
+// confirmDeletion is the last look before DeleteVolume: what was planned must still be so. The cache is enough right
+// after the plan. When a secret was read in between, which may have waited long for the rate limit of the client, the
+// API server is asked.
 func (c *Controller) confirmDeletion(ctx context.Context, p deletionPlan) error {
-	live, err := c.livePV(ctx, p.pv)
+	live, err := c.cachedPV(p.pv), error(nil)
+	if p.secret != nil {
+		live, err = c.livePV(ctx, p.pv)
+	}
 	switch {
 	case err != nil:
 		return err
@@ -108,6 +112,14 @@ func (c *Controller) confirmDeletion(ctx context.Context, p deletionPlan) error 
 	}
 	_, err = c.deletionUnshared(p)
 	return err
+}
+
+// cachedPV returns the PersistentVolume as the cache shows it now, nil when it shows it no more or another one of its name.
+func (c *Controller) cachedPV(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
+	if cached := c.cfg.Cache.PV(pv.Name); cached != nil && cached.UID == pv.UID {
+		return cached
+	}
+	return nil
 }
 
 // livePV reads the PersistentVolume from the API server. It returns nil when the object is gone, also when another one

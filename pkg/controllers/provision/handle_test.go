@@ -268,6 +268,23 @@ func TestALookAtTheCacheIsEnough(t *testing.T) {
 	})
 }
 
+// A deletion without a secret is confirmed by the cache: it makes no request but those that change the object.
+func TestADeletionWithoutASecretReadsNothing(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		read := 0
+		w.intercept("get", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+			read++
+			return false, nil, nil
+		})
+		w.put(released().Obj())
+		w.pass(time.Second)
+		w.deletes(1, false)
+		if read != 0 {
+			t.Errorf("%d reads", read)
+		}
+	})
+}
+
 // An attachment that comes while the PersistentVolume is read for the last time keeps the volume.
 func TestAnAttachmentDuringTheLastLook(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
@@ -279,7 +296,8 @@ func TestAnAttachmentDuringTheLastLook(t *testing.T) {
 			}
 			return false, nil, nil
 		})
-		w.put(released().Obj())
+		w.put(fixture.Secret("default", "s", nil))
+		w.put(released().DeletionSecret("default", "s").Obj())
 		w.pass(time.Second)
 		w.deletes(0, true)
 		if len(w.events.having("Normal VolumeDelete", "node-1")) != 1 {

@@ -102,7 +102,7 @@ func (c *Controller) deleteVolume(ctx context.Context, pv *corev1.PersistentVolu
 	state := c.deletions.get(pv.UID)
 	// A deletion is forgotten when its PersistentVolume has left the cache: what is not known of one that is still
 	// there was never begun.
-	if state.released || !c.isCached(pv) {
+	if state.released || c.cachedPV(pv) == nil {
 		return loop.Done() // the cache shows old news
 	}
 	ctx, span := c.volumeSpan(ctx, pv)
@@ -129,17 +129,11 @@ func (c *Controller) deleteVolume(ctx context.Context, pv *corev1.PersistentVolu
 
 // settlePV forgets a PersistentVolume whose last event came while it was worked on.
 func (c *Controller) settlePV(pv *corev1.PersistentVolume) {
-	if !c.isCached(pv) {
+	if c.cachedPV(pv) == nil {
 		c.quiet.forget(pv.UID)
 		c.deletions.forget(pv.UID)
 		c.upkeep.forget(pv)
 	}
-}
-
-// isCached reports whether the cache still shows this very PersistentVolume.
-func (c *Controller) isCached(pv *corev1.PersistentVolume) bool {
-	cached := c.cfg.Cache.PV(pv.Name)
-	return cached != nil && cached.UID == pv.UID
 }
 
 // notDeleted turns an error of callDelete into what follows; it returns true when there was none.
