@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/pflag"
 	logsapi "k8s.io/component-base/logs/api/v1"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/features"
 )
 
@@ -139,8 +140,8 @@ func (o *Options) addBasics(fs *pflag.FlagSet) {
 	fs.StringVar(&o.csiAddress, "csi-address", "/run/csi/socket", "Socket of the CSI driver: an absolute path, alone or after unix://.")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "A kubeconfig `file`, needed only outside of a cluster. The environment variable KUBECONFIG wins over it.")
 	fs.StringVar(&o.master, "master", "", "`URL` of the API server, alone or in place of the server that the kubeconfig names.")
-	fs.Float64Var(&o.qps, "kube-api-qps", 5, "Requests per second that each client for provisioning may send to the API server. 0 means 5, negative means no limit.")
-	fs.IntVar(&o.burst, "kube-api-burst", 10, "Burst of those requests, above zero.")
+	fs.Float64Var(&o.qps, "kube-api-qps", float64(cluster.CentralLimits.Provisioning.QPS), "Requests per second that each client for provisioning may send to the API server. 5 with --node-deployment, and where only --kube-api-burst is set. 0 means 5, negative means no limit.")
+	fs.IntVar(&o.burst, "kube-api-burst", cluster.CentralLimits.Provisioning.Burst, "Burst of those requests, above zero. 10 with --node-deployment, and where only --kube-api-qps is set.")
 	fs.BoolVar(&o.version, "version", false, "Print the version and exit.")
 	fs.BoolFunc("automaxprocs", "Set GOMAXPROCS from the CPU limit of the container and log it. The environment variable GOMAXPROCS wins over it. Without either one processor is used, which is enough for hundreds of volumes a second.", o.askMaxProcs)
 	fs.Var(&o.gates, "feature-gates", featureUsage())
@@ -190,8 +191,8 @@ func (o *Options) addCapacity(fs *pflag.FlagSet) {
 	fs.UintVar(&o.capacityWorkers, "capacity-threads", 1, "How many objects are worked on at once. 0 means none.")
 	fs.BoolVar(&o.capacityImmediate, "capacity-for-immediate-binding", false, "Publish for classes with immediate binding too.")
 	fs.BoolVar(&o.capacityAllowedTopologies, "capacity-respect-allowed-topologies", false, "Publish for a class only segments that its allowed topologies admit.")
-	fs.Float32Var(&o.capacityQPS, "kube-api-capacity-qps", 1, "Requests per second of the client for these objects. 0 means 5, negative means no limit.")
-	fs.IntVar(&o.capacityBurst, "kube-api-capacity-burst", 5, "Burst of those requests, above zero.")
+	fs.Float32Var(&o.capacityQPS, "kube-api-capacity-qps", cluster.CentralLimits.Capacity.QPS, "Requests per second of the client for these objects. 1 with --node-deployment, and where only --kube-api-capacity-burst is set. 0 means 5, negative means no limit.")
+	fs.IntVar(&o.capacityBurst, "kube-api-capacity-burst", cluster.CentralLimits.Capacity.Burst, "Burst of those requests, above zero. 5 with --node-deployment, and where only --kube-api-capacity-qps is set.")
 }
 
 func (o *Options) addNode(fs *pflag.FlagSet) {

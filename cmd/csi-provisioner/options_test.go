@@ -57,16 +57,16 @@ func TestHelpIsAsRecorded(t *testing.T) {
 	golden(t, "testdata/help.golden", out.String())
 }
 
-// contractFlags are the 51 flags that a drop-in has, with the defaults that it has.
+// contractFlags are the 51 flags that a drop-in has, with the defaults that it has; only the rate limits are higher.
 var contractFlags = map[string]string{
-	"csi-address": "/run/csi/socket", "kubeconfig": "", "master": "", "kube-api-qps": "5", "kube-api-burst": "10", "version": "false",
+	"csi-address": "/run/csi/socket", "kubeconfig": "", "master": "", "kube-api-qps": "50", "kube-api-burst": "100", "version": "false",
 	"automaxprocs": "", "feature-gates": "",
 	"volume-name-prefix": "pvc", "volume-name-uuid-length": "-1", "default-fstype": "", "extra-create-metadata": "false",
 	"controller-publish-readonly": "false", "prevent-volume-mode-conversion": "true", "strict-topology": "false", "immediate-topology": "true",
 	"timeout": "10s", "retry-interval-start": "1s", "retry-interval-max": "5m0s", "worker-threads": "100", "cloning-protection-threads": "1",
 	"capacity-threads": "1", "snapshot-orphan-sweep-interval": "5m0s",
 	"enable-capacity": "false", "capacity-ownerref-level": "1", "capacity-poll-interval": "1m0s", "capacity-for-immediate-binding": "false",
-	"kube-api-capacity-qps": "1", "kube-api-capacity-burst": "5",
+	"kube-api-capacity-qps": "10", "kube-api-capacity-burst": "20",
 	"node-deployment": "false", "node-deployment-immediate-binding": "true", "node-deployment-base-delay": "20s", "node-deployment-max-delay": "1m0s",
 	"leader-election": "false", "leader-election-namespace": "", "leader-election-lease-duration": "15s", "leader-election-renew-deadline": "10s",
 	"leader-election-retry-period": "5s", "leader-election-labels": "",
@@ -225,7 +225,7 @@ func TestDefaultConfig(t *testing.T) {
 	want := Config{
 		Version: "v1", Hostname: "host",
 		Driver: DriverConfig{Address: "/run/csi/socket", Timeout: 10 * time.Second},
-		Kube:   KubeConfig{QPS: 5, Burst: 10},
+		Kube:   KubeConfig{QPS: 50, Burst: 100},
 		Gates:  features.Gates{Topology: true, VolumeAttributesClass: true},
 		Volumes: VolumeConfig{
 			NamePrefix: "pvc", NameUUIDLength: -1, PreventModeConversion: true, ImmediateTopology: true,

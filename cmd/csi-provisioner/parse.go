@@ -50,6 +50,7 @@ func (o *Options) parse(args []string, groups []flagGroup) (words, error) {
 		return w, explain(err, all)
 	}
 	o.strayBools = w.strayBools
+	o.settleLimits(all)
 	all.Visit(func(f *pflag.Flag) { o.set = append(o.set, "--"+f.Name+"="+f.Value.String()) })
 	return w, nil
 }

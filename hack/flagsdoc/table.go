@@ -24,10 +24,11 @@ var (
 func Table(help string) (string, error) {
 	var b strings.Builder
 	flags := 0
-	_, groups, found := strings.Cut(help, "[flags]\n")
+	_, usage, found := strings.Cut(help, "Usage: ")
 	if !found {
 		return "", errors.New("it has no usage line")
 	}
+	_, groups, _ := strings.Cut(usage, "\n\n") // other commands have a line each below that of the first
 	openRow := false
 	for line := range strings.Lines(groups) {
 		line = strings.TrimSuffix(line, "\n")

@@ -12,6 +12,7 @@ import (
 const help = `csi-provisioner does things.
 
 Usage: csi-provisioner [flags]
+       csi-provisioner ask [flags] NAME    asks
 
 Basics:
   --address string (default "/run/socket")

@@ -18,9 +18,9 @@ type ClientConfig struct {
 	// Version of this program, for the user agent. "" means unknown.
 	Version string
 	// Provisioning limits the core, snapshot and gateway clients, each in a bucket of its own; --kube-api-qps and
-	// --kube-api-burst. Default: 5 and 10.
+	// --kube-api-burst. Default: that of FleetLimits.
 	Provisioning Limits
-	// Capacity limits the capacity client and the owner walk; --kube-api-capacity-qps and -burst. Default: 1 and 5.
+	// Capacity limits the capacity client and the owner walk; --kube-api-capacity-qps and -burst. Default: that of FleetLimits.
 	Capacity Limits
 	// Markers limits the writes of markers on claims. Default: 20 and 50, so that a marker is never behind other work.
 	Markers Limits
@@ -120,21 +120,21 @@ func wrapLimits(name string, l Limits) error {
 }
 
 func (c ClientConfig) withDefaults() ClientConfig {
-	orDefault := func(l *Limits, qps float32, burst int) {
+	orDefault := func(l *Limits, limits Limits) {
 		if *l == (Limits{}) {
-			*l = Limits{QPS: qps, Burst: burst}
+			*l = limits
 		}
 		if l.QPS == 0 {
 			l.QPS = 5
 		}
 	}
-	orDefault(&c.Provisioning, 5, 10)
-	orDefault(&c.Capacity, 1, 5)
-	orDefault(&c.Markers, 20, 50)
+	orDefault(&c.Provisioning, FleetLimits.Provisioning)
+	orDefault(&c.Capacity, FleetLimits.Capacity)
+	orDefault(&c.Markers, Limits{QPS: 20, Burst: 50})
 	if c.Events == (Limits{}) && c.Provisioning.QPS < 0 {
 		c.Events = Limits{QPS: -1}
 	}
-	orDefault(&c.Events, max(c.Provisioning.QPS, 20), max(c.Provisioning.Burst, 100))
+	orDefault(&c.Events, Limits{QPS: max(c.Provisioning.QPS, 20), Burst: max(c.Provisioning.Burst, 100)})
 	return c
 }
 

@@ -97,6 +97,20 @@ func (l Limits) validate() error {
 	return nil
 }
 
+// DefaultLimits are the limits of the clients whose rates have flags, for when nobody sets them.
+type DefaultLimits struct {
+	// Provisioning is for --kube-api-qps and --kube-api-burst, Capacity for --kube-api-capacity-qps and -burst.
+	Provisioning, Capacity Limits
+}
+
+var (
+	// CentralLimits are for the one instance that serves a cluster. API Priority and Fairness guards the API server,
+	// and the clients send less while it refuses requests (429).
+	CentralLimits = DefaultLimits{Provisioning: Limits{QPS: 50, Burst: 100}, Capacity: Limits{QPS: 10, Burst: 20}}
+	// FleetLimits are for instances of which each node has one: what they send adds up.
+	FleetLimits = DefaultLimits{Provisioning: Limits{QPS: 5, Burst: 10}, Capacity: Limits{QPS: 1, Burst: 5}}
+)
+
 // MaxQPS is the highest rate of requests that Limits take; more is no limit.
 const MaxQPS = 1e9
 
