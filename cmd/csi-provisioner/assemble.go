@@ -97,8 +97,10 @@ type rooms struct {
 	// name is the driver's, inTree that of the plugin which it replaces, empty for none; has are its services.
 	name, inTree string
 	has          provision.Capabilities
-	provision    *provision.Controller
-	others       []controller
+	// holder is who this process is in leases.
+	holder    process.Holder
+	provision *provision.Controller
+	others    []controller
 	// leader is set before the controllers run; nil without leader election.
 	leader *process.Leader
 	// background is what runs beside the controllers, from before they do until after they have ended.
@@ -157,6 +159,9 @@ func assemble(ctx context.Context, cfg Config, api *api, d *driver.Driver, regis
 		return nil, err
 	}
 	r.driver = d
+	if r.holder, err = process.NewHolder(r.name, cfg.Election.Pod, cfg.Election.PodUID); err != nil {
+		klog.FromContext(ctx).V(2).Info("A lease of an earlier process of this pod is taken over only when its duration is over", "reason", err.Error())
+	}
 	node, err := r.nodeDeployment(ctx)
 	if err != nil {
 		return nil, err

@@ -64,10 +64,10 @@ func (r *rooms) cleanupLease() process.LeaderConfig {
 	e := r.cfg.Election
 	lock := process.LeaseName(r.name) + "-cleanup"
 	return process.LeaderConfig{
-		Leases: r.api.clients.Lease.CoordinationV1(), Lock: lock, Namespace: e.Namespace, Identity: e.Identity,
+		Leases: r.api.clients.Lease.CoordinationV1(), Lock: lock, Namespace: e.Namespace, Identity: r.holder.Identity(), Replaces: r.holder.Replaces,
 		LeaseDuration: cleanupLease, RenewDeadline: cleanupRenew, RetryPeriod: cleanupRetry, Spread: cleanupRetry,
 		DrainTimeout: cleanupDrain, Labels: e.Labels,
-		Events: r.events.QuietRecorder(process.EventComponent(lock, e.Identity)),
+		Events: r.events.QuietRecorder(process.EventComponent(lock, r.holder.Pod())),
 	}
 }
 

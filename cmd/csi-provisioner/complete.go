@@ -40,9 +40,9 @@ func (o *Options) Complete(env environment, version string) (Config, error) {
 			QuietEvents: o.quietEvents,
 		},
 		Election: ElectionConfig{
-			Enabled:       o.election,
-			Namespace:     process.LeaseNamespace(o.electionNamespace, env.podNamespace, env.accountNamespace),
-			Identity:      process.Identity(env.podName, env.accountPod, env.hostname),
+			Enabled:   o.election,
+			Namespace: process.LeaseNamespace(o.electionNamespace, env.podNamespace, env.accountNamespace),
+			Pod:       process.PodName(env.podName, env.accountPod.Name, env.hostname), PodUID: env.accountPod.UID,
 			LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
 			Labels: o.electionLabels,
 		},

@@ -169,9 +169,9 @@ type ElectionConfig struct {
 	// Namespace of the lease, never empty: --leader-election-namespace, else POD_NAMESPACE, else the service
 	// account's, else "default".
 	Namespace string
-	// Identity of the holder: POD_NAME, else the pod of the service-account token, else the hostname;
-	// sanitised like the lease's name.
-	Identity string
+	// Pod is the first part of the holder's identity: POD_NAME, else the pod of the service-account token, else the
+	// hostname; sanitised like the lease's name. PodUID is that of the token, empty without one.
+	Pod, PodUID string
 	// LeaseDuration > RenewDeadline > 1.2 × RetryPeriod > 0 (--leader-election-lease-duration,
 	// -renew-deadline, -retry-period).
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration

@@ -21,7 +21,8 @@ type environment struct {
 	inCluster    bool   // KUBERNETES_SERVICE_HOST is there
 	hostname     string
 	// Of the service account: its namespace and the pod that its token is bound to.
-	accountNamespace, accountPod string
+	accountNamespace string
+	accountPod       process.Pod
 	// containerMemory is the container's memory limit in bytes; 0 for none.
 	containerMemory int64
 	// What standard variables of OpenTelemetry say that its SDK does not read itself. Without traces they mean nothing.

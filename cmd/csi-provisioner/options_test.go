@@ -16,6 +16,7 @@ import (
 
 	"github.com/csi-sidecars/external-provisioner/pkg/driver"
 	"github.com/csi-sidecars/external-provisioner/pkg/features"
+	"github.com/csi-sidecars/external-provisioner/pkg/process"
 	"github.com/csi-sidecars/external-provisioner/pkg/trace"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 )
@@ -235,7 +236,7 @@ func TestDefaultConfig(t *testing.T) {
 			SnapshotSweep: 5 * time.Minute, MarkerDelay: 50 * time.Millisecond, DrainTimeout: 20 * time.Second,
 		},
 		Election: ElectionConfig{
-			Namespace: "default", Identity: "host",
+			Namespace: "default", Pod: "host",
 			LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 5 * time.Second,
 		},
 		HTTP: HTTPConfig{MetricsPath: "/metrics"},
@@ -249,18 +250,18 @@ func TestCompleteReadsEnvironmentAndFlags(t *testing.T) {
 	t.Parallel()
 	env := environment{
 		kubeconfig: "/a:/c", nodeName: "n1", namespace: "ns", podName: "pod.0", podNamespace: "podns",
-		hostname: "host", accountNamespace: "accountns", accountPod: "tokenpod",
+		hostname: "host", accountNamespace: "accountns", accountPod: process.Pod{Name: "tokenpod", UID: "u"},
 	}
 	cfg := complete(t, env, "--kubeconfig=/b", "--csi-address=/x", "--metrics-address=:1", "--node-deployment", "--enable-capacity",
 		"--volume-name-uuid-length=40", "--snapshot-orphan-sweep-interval=-1s")
 	got := map[string]any{
 		"kubeconfig": cfg.Kube.Kubeconfigs, "socket": cfg.Driver.Address, "address": cfg.HTTP.Address, "node": cfg.Node.Name,
-		"namespace": cfg.Capacity.Namespace, "pod": cfg.Capacity.PodName, "identity": cfg.Election.Identity,
+		"namespace": cfg.Capacity.Namespace, "pod": cfg.Capacity.PodName, "holder": cfg.Election.Pod, "pod UID": cfg.Election.PodUID,
 		"lease namespace": cfg.Election.Namespace, "digits": cfg.Volumes.NameUUIDLength, "sweep": cfg.Work.SnapshotSweep,
 	}
 	want := map[string]any{
 		"kubeconfig": []string{"/a", "/c"}, "socket": "/x", "address": ":1", "node": "n1", "namespace": "ns", "pod": "pod.0",
-		"identity": "pod-0", "lease namespace": "podns", "digits": 32, "sweep": time.Duration(0),
+		"holder": "pod-0", "pod UID": "u", "lease namespace": "podns", "digits": 32, "sweep": time.Duration(0),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("config (-want +got):\n%s", diff)

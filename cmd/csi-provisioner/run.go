@@ -176,10 +176,10 @@ func (s *starter) startWork(ctx context.Context, r *rooms) error {
 func (s *starter) leaderConfig(r *rooms) process.LeaderConfig {
 	e := s.cfg.Election
 	return process.LeaderConfig{
-		Leases: s.api.clients.Lease.CoordinationV1(), Lock: r.name, Namespace: e.Namespace, Identity: e.Identity,
+		Leases: s.api.clients.Lease.CoordinationV1(), Lock: r.name, Namespace: e.Namespace, Identity: r.holder.Identity(), Replaces: r.holder.Replaces,
 		LeaseDuration: e.LeaseDuration, RenewDeadline: e.RenewDeadline, RetryPeriod: e.RetryPeriod,
 		DrainTimeout: s.cfg.Work.DrainTimeout, Labels: e.Labels, Gate: r.driver.Gate,
-		Events: r.events.QuietRecorder(process.EventComponent(r.name, e.Identity)),
+		Events: r.events.QuietRecorder(process.EventComponent(r.name, r.holder.Pod())),
 	}
 }
 

@@ -84,7 +84,7 @@ func (e *election) won(ctx context.Context) bool {
 // mayTry waits until it is time to try to take the lease; it returns false when ctx has ended before.
 func (l *Leader) mayTry(ctx context.Context) bool {
 	for ctx.Err() == nil && !l.spread(ctx) {
-		l.await(ctx, l.seen.now().version, false)
+		l.await(ctx, l.seen.get().version, false)
 	}
 	return ctx.Err() == nil && (l.cfg.Gate == nil || l.cfg.Gate(ctx) == nil)
 }
@@ -98,8 +98,8 @@ func (l *Leader) spread(ctx context.Context) bool {
 	turn := time.NewTimer(rand.N(l.cfg.Spread)) //nolint:gosec // spreading requests needs no secrecy
 	defer turn.Stop()
 	for {
-		s := l.seen.now()
-		if s.watched && s.holder != "" && s.holder != l.cfg.Identity && time.Since(s.since) < s.duration {
+		s := l.seen.get()
+		if s.watched && s.taken() {
 			return false
 		}
 		select {
@@ -119,17 +119,17 @@ func (l *Leader) await(ctx context.Context, before int, failed bool) {
 	look := time.NewTimer(wait.Jitter(l.cfg.RetryPeriod, leaderelection.JitterFactor))
 	defer look.Stop()
 	for {
-		s := l.seen.now()
-		if s.holder != "" && s.holder != l.cfg.Identity {
+		s := l.seen.get()
+		if s.other {
 			l.log.onChange(s.holder, func() { logger.Info("Standing by", "lease", klog.KRef(l.cfg.Namespace, l.name), "holder", s.holder) })
 		} else if !failed && !s.since.IsZero() || s.version != before {
-			return // free, gone, or ours from an earlier process
+			return // free, gone, ours, or of an earlier process that this one replaces
 		}
 		var again, expired <-chan time.Time
 		if failed || !s.watched {
 			again = look.C
 		}
-		if s.holder != "" && !failed {
+		if s.other && !failed {
 			expired = time.After(time.Until(s.since.Add(s.duration)))
 		}
 		select {

@@ -65,7 +65,7 @@ func TestAShutGateKeepsAStandbyFromContending(t *testing.T) {
 	for name, free := range map[string]func(s *leaseServer){
 		"the lease is released": func(s *leaseServer) { s.take("", 1) },
 		"its holder is dead":    func(s *leaseServer) { s.take("dead", 15) },
-		"the lease is deleted":  func(s *leaseServer) { s.remove() },
+		"the lease is deleted":  func(s *leaseServer) { s.take("dead", 15); s.remove() },
 	} {
 		for when, shutFirst := range map[string]bool{"from the start": true, "later": false} {
 			t.Run(name+", shut "+when, func(t *testing.T) {
@@ -159,7 +159,7 @@ func TestSpreadContendersDoNotComeAllAtOnce(t *testing.T) {
 	}{
 		"all start and there is no lease": {},
 		"all start and it is held":        {held: true, free: func(s *leaseServer) { s.take("", 1) }},
-		"the lease is deleted":            {held: true, free: func(s *leaseServer) { s.remove() }},
+		"the lease is deleted":            {held: true, free: func(s *leaseServer) { s.take("dead", 60); s.remove() }, wait: time.Minute},
 		"its holder is dead":              {held: true, free: func(s *leaseServer) { s.take("dead", 60) }, wait: time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {

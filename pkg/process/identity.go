@@ -30,13 +30,14 @@ func LeaseName(lock string) string {
 	return name
 }
 
-// EventComponent returns the source of leader-election events: the lock before sanitising and the identity.
-func EventComponent(lock, identity string) string { return lock + "/" + identity }
+// EventComponent returns the source of leader-election events: the lock before sanitising and the pod. It does not name
+// the process: events of a pod's containers are counted together.
+func EventComponent(lock, pod string) string { return lock + "/" + pod }
 
-// Identity returns the holder identity: the first of the three that is not empty, sanitised like a lease
-// name. podName is the environment's, tokenPod the one of the bound service-account token. In ordinary pods
-// all three agree; with host networking or a fixed hostname only the first two tell replicas apart.
-func Identity(podName, tokenPod, hostname string) string {
+// PodName returns the first part of the holder identity: the first of the three that is not empty, sanitised like a lease
+// name. podName is the environment's, tokenPod the one of the bound service-account token. In ordinary pods all three
+// agree; with host networking or a fixed hostname only the first two tell replicas apart.
+func PodName(podName, tokenPod, hostname string) string {
 	for _, name := range []string{podName, tokenPod, hostname} {
 		if name != "" {
 			return LeaseName(name)
@@ -56,10 +57,13 @@ func LeaseNamespace(flag, podNamespace, serviceAccount string) string {
 	return "default"
 }
 
-// ReadServiceAccount reads from dir the namespace of the service account and the name of the pod that its
-// token is bound to. What cannot be read is empty: outside a cluster there is neither. The token is not
-// verified, since it only names this very process, and nothing of it is kept.
-func ReadServiceAccount(dir string) (namespace, pod string) {
+// Pod is who a bound service-account token is for. Both are empty when it says nothing of a pod.
+type Pod struct{ Name, UID string }
+
+// ReadServiceAccount reads from dir the namespace of the service account and the pod that its token is bound to. What
+// cannot be read is empty: outside a cluster there is neither. The token is not verified, since it only names this very
+// process, and nothing of it is kept.
+func ReadServiceAccount(dir string) (namespace string, pod Pod) {
 	if text, err := os.ReadFile(filepath.Join(dir, "namespace")); err == nil { //nolint:gosec // a fixed path
 		namespace = strings.TrimSpace(string(text))
 	}
@@ -69,25 +73,26 @@ func ReadServiceAccount(dir string) (namespace, pod string) {
 	return namespace, pod
 }
 
-// tokenPod returns the pod that a bound service-account token names, or "".
-func tokenPod(token string) string {
+// tokenPod returns the pod that a bound service-account token names.
+func tokenPod(token string) Pod {
 	parts := strings.Split(strings.TrimSpace(token), ".")
 	if len(parts) != 3 {
-		return ""
+		return Pod{}
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(parts[1], "="))
 	if err != nil {
-		return ""
+		return Pod{}
 	}
 	var claims struct {
 		Kubernetes struct {
 			Pod struct {
 				Name string `json:"name"`
+				UID  string `json:"uid"`
 			} `json:"pod"`
 		} `json:"kubernetes.io"`
 	}
 	if json.Unmarshal(payload, &claims) != nil {
-		return ""
+		return Pod{}
 	}
-	return claims.Kubernetes.Pod.Name
+	return Pod(claims.Kubernetes.Pod)
 }

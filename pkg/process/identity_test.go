@@ -25,7 +25,7 @@ func TestLeaseName(t *testing.T) {
 	}
 }
 
-func TestIdentity(t *testing.T) {
+func TestPodName(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct{ podName, tokenPod, hostname, want string }{
 		"the pod's name from the environment comes first": {"p-0.x", "t", "h", "p-0-x"},
@@ -36,8 +36,8 @@ func TestIdentity(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := Identity(tc.podName, tc.tokenPod, tc.hostname); got != tc.want {
-				t.Errorf("Identity = %q, want %q", got, tc.want)
+			if got := PodName(tc.podName, tc.tokenPod, tc.hostname); got != tc.want {
+				t.Errorf("PodName = %q, want %q", got, tc.want)
 			}
 		})
 	}
@@ -62,16 +62,17 @@ func TestReadServiceAccount(t *testing.T) {
 	encode := base64.RawURLEncoding.EncodeToString
 	bound := encode([]byte(`{"alg":"RS256"}`)) + "." + encode([]byte(`{"sub":"system:serviceaccount:ns:csi","kubernetes.io":{"namespace":"ns","pod":{"name":"csi-7d9f-abcde","uid":"1"},"serviceaccount":{"name":"csi"}}}`)) + ".sig"
 	tests := map[string]struct {
-		files               map[string]string
-		wantNamespace, want string
+		files         map[string]string
+		wantNamespace string
+		want          Pod
 	}{
-		"a bound token names its pod":      {map[string]string{"namespace": "ns\n", "token": bound + "\n"}, "ns", "csi-7d9f-abcde"},
-		"an old token names none":          {map[string]string{"token": "e30." + encode([]byte(`{"sub":"x"}`)) + ".s"}, "", ""},
-		"a payload that is no base64":      {map[string]string{"token": "a.!!.b"}, "", ""},
-		"a payload that is no JSON":        {map[string]string{"token": "a." + encode([]byte("x")) + ".b"}, "", ""},
-		"something that is no token":       {map[string]string{"token": "secret"}, "", ""},
-		"a namespace without a token":      {map[string]string{"namespace": "ns"}, "ns", ""},
-		"no service account, as at a desk": {nil, "", ""},
+		"a bound token names its pod":      {map[string]string{"namespace": "ns\n", "token": bound + "\n"}, "ns", Pod{"csi-7d9f-abcde", "1"}},
+		"an old token names none":          {map[string]string{"token": "e30." + encode([]byte(`{"sub":"x"}`)) + ".s"}, "", Pod{}},
+		"a payload that is no base64":      {map[string]string{"token": "a.!!.b"}, "", Pod{}},
+		"a payload that is no JSON":        {map[string]string{"token": "a." + encode([]byte("x")) + ".b"}, "", Pod{}},
+		"something that is no token":       {map[string]string{"token": "secret"}, "", Pod{}},
+		"a namespace without a token":      {map[string]string{"namespace": "ns"}, "ns", Pod{}},
+		"no service account, as at a desk": {nil, "", Pod{}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -84,7 +85,7 @@ func TestReadServiceAccount(t *testing.T) {
 			}
 			namespace, pod := ReadServiceAccount(dir)
 			if namespace != tc.wantNamespace || pod != tc.want {
-				t.Errorf("ReadServiceAccount = %q, %q, want %q, %q", namespace, pod, tc.wantNamespace, tc.want)
+				t.Errorf("ReadServiceAccount = %q, %v, want %q, %v", namespace, pod, tc.wantNamespace, tc.want)
 			}
 		})
 	}

@@ -36,8 +36,11 @@ type LeaderConfig struct {
 	Lock string
 	// Namespace of the lease; see LeaseNamespace.
 	Namespace string
-	// Identity of this contender; see Identity. Two contenders of the same identity both lead.
+	// Identity of this contender, which no other may ever have: that of a Holder.
 	Identity string
+	// Replaces reports whether the contender of an identity is certainly dead and has this one in its place, so that its
+	// lease may be taken at once. Nil means that none is. See Holder.
+	Replaces func(identity string) bool
 	// LeaseDuration, RenewDeadline and RetryPeriod: LeaseDuration > RenewDeadline > 1.2 × RetryPeriod > 0.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 	// DrainTimeout is how long work may go on after a stop that somebody asked for. 0 means not at all.
@@ -50,7 +53,7 @@ type LeaderConfig struct {
 	// Spread is for a lease with hundreds of contenders: each waits for a random part of it before it tries to take a free
 	// lease, and does not try when it has seen somebody else take it. 0 means that all try at once: the fastest failover.
 	Spread time.Duration
-	// Events takes the two events of a term. Its component should be EventComponent(Lock, Identity). Optional.
+	// Events takes the two events of a term. Its component should be EventComponent(Lock, pod). Optional.
 	Events resourcelock.EventRecorder
 }
 
@@ -90,8 +93,11 @@ func NewLeader(cfg LeaderConfig) (*Leader, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("leader election: %w", err)
 	}
+	if cfg.Replaces == nil {
+		cfg.Replaces = func(string) bool { return false }
+	}
 	return &Leader{
-		cfg: cfg, name: LeaseName(cfg.Lock), seen: newSightings(cfg.LeaseDuration),
+		cfg: cfg, name: LeaseName(cfg.Lock), seen: newSightings(cfg),
 		log: throttle{last: map[string]time.Time{}}, signal: make(chan struct{}),
 	}, nil
 }
@@ -112,7 +118,7 @@ func (l *Leader) Run(ctx context.Context, work func(stop, work context.Context) 
 	stopWatch := func() { endWatch(); watching.Wait() }
 	defer stopWatch()
 	for l.mayTry(ctx) {
-		before := l.seen.now().version
+		before := l.seen.get().version
 		e, err := l.begin(ctx)
 		if err != nil {
 			return err
@@ -202,7 +208,7 @@ func (l *Leader) grace() time.Duration {
 
 func (l *Leader) lossOf(e *election) error {
 	if _, _, stolen := e.lock.state(); stolen {
-		return fmt.Errorf("%w: %s holds it", ErrLeaseLost, l.seen.now().holder)
+		return fmt.Errorf("%w: %s holds it", ErrLeaseLost, l.seen.get().holder)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -21,7 +22,8 @@ type view struct {
 // sightings keeps how the lease looked when it was last seen, by a read or by the watch. Its methods may be
 // called concurrently.
 type sightings struct {
-	fallback time.Duration // the duration of a lease that names none
+	fallback time.Duration            // the duration of a lease that names none
+	other    func(holder string) bool // whether that is another contender, who may be alive
 
 	mu      sync.Mutex
 	last    view
@@ -31,13 +33,17 @@ type sightings struct {
 	watched bool          // a watch tells of changes
 }
 
-func newSightings(fallback time.Duration) *sightings {
-	return &sightings{fallback: fallback, changed: make(chan struct{})}
+func newSightings(cfg LeaderConfig) *sightings {
+	return &sightings{
+		fallback: cfg.LeaseDuration, changed: make(chan struct{}),
+		other: func(holder string) bool { return holder != "" && holder != cfg.Identity && !cfg.Replaces(holder) },
+	}
 }
 
-// see takes in a record, nil for a lease that is not there, and returns it as a view with the time since which
-// it looks like that. Seeing it late only makes us wait longer.
-func (s *sightings) see(record *resourcelock.LeaderElectionRecord) (view, time.Time) {
+// see takes in a record, nil for a lease that is not there, and returns what is known then. Seeing it late only makes us
+// wait longer. A lease that was deleted while somebody held it looks as before until its duration is over: its holder goes
+// on working until it notices.
+func (s *sightings) see(record *resourcelock.LeaderElectionRecord) sighting {
 	var now view
 	if record != nil {
 		now = view{holder: record.HolderIdentity, duration: time.Duration(record.LeaseDurationSeconds) * time.Second, transitions: record.LeaderTransitions, renewed: record.RenewTime.UnixNano()}
@@ -47,12 +53,15 @@ func (s *sightings) see(record *resourcelock.LeaderElectionRecord) (view, time.T
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if record == nil && s.now().taken() {
+		return s.now()
+	}
 	if s.since.IsZero() || s.last != now {
 		s.last, s.since = now, time.Now()
 		s.version++
 		s.signal()
 	}
-	return s.last, s.since
+	return s.now()
 }
 
 // watch says whether changes are told by a watch.
@@ -74,22 +83,33 @@ func (s *sightings) signal() {
 // sighting is a moment of sightings.
 type sighting struct {
 	view
+	other   bool // somebody else is the holder, who may be alive
 	since   time.Time
 	version int
 	watched bool
 	changed <-chan struct{}
 }
 
-func (s *sightings) now() sighting {
+// taken reports whether somebody else holds the lease, and it has not been seen unchanged for its whole duration.
+func (s sighting) taken() bool { return s.other && time.Since(s.since) < s.duration }
+
+// get returns this moment.
+func (s *sightings) get() sighting {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return sighting{view: s.last, since: s.since, version: s.version, watched: s.watched, changed: s.changed}
+	return s.now()
+}
+
+// now is get for who holds s.mu.
+func (s *sightings) now() sighting {
+	return sighting{view: s.last, other: s.other(s.last.holder), since: s.since, version: s.version, watched: s.watched, changed: s.changed}
 }
 
 // lock is the lease as one elector sees it in one term. It adds to the library's lock:
 //
-//   - a lease that was seen unchanged for its whole duration reads as free. The update still carries the
-//     resource version of that read, so it fails if the holder has come back to life;
+//   - a lease that was seen unchanged for its whole duration, or whose holder is replaced, reads as free. The update
+//     still carries the resource version of that read, so it fails if the holder has come back to life;
+//   - a lease that was deleted is created only when its duration is over;
 //   - the first try that does not win ends the elector, whose place a fresh one takes at the right moment;
 //   - each request has a deadline, and a leader's request that fails is sent again soon, so that the lease is
 //     kept when the API server is away for nearly as long as the renew deadline.
@@ -121,23 +141,24 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if apierrors.IsNotFound(err) {
-		l.seen.see(nil)
-		return nil, nil, err
+		if deleted := l.seen.see(nil); l.won || !deleted.taken() {
+			return nil, nil, err
+		}
+		l.giveUp() // the elector would create it
+		return nil, nil, errDeleted
 	}
 	if err != nil {
 		l.fail()
 		return nil, nil, err
 	}
-	now, since := l.seen.see(record)
-	if now.holder == "" || now.holder == l.Identity() {
+	switch now := l.seen.see(record); {
+	case now.holder == "", now.holder == l.Identity():
 		return record, raw, nil
-	}
-	if l.won {
+	case l.won:
 		l.stolen = true
 		l.giveUp()
 		return record, raw, nil
-	}
-	if time.Since(since) < now.duration {
+	case now.taken():
 		l.giveUp()
 		// The elector must wait as long as we do, also for a lease that names no duration.
 		record.LeaseDurationSeconds = max(record.LeaseDurationSeconds, 1)
@@ -147,6 +168,9 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	free.HolderIdentity = ""
 	return &free, append(raw, "free"...), nil
 }
+
+// errDeleted is what the elector gets for a lease that is not there and still taken.
+var errDeleted = errors.New("the lease was deleted, and its last holder may still be at work")
 
 // Create makes the lease, with us as its holder.
 func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {

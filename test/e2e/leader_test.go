@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-sidecars/external-provisioner/test/cluster"
@@ -66,24 +67,33 @@ func TestAStandbyStopsAtOnceAndLeavesTheLease(t *testing.T) {
 
 // startCandidate starts a contender that looks at the lease every second and, once it leads, can be slow for a minute
 // before it loses the lease; args may say otherwise.
-func startCandidate(t *testing.T, w *sidecar.World, identity string, args ...string) *sidecar.Sidecar {
+func startCandidate(t *testing.T, w *sidecar.World, pod string, args ...string) *sidecar.Sidecar {
 	t.Helper()
 	o := w.Options(append([]string{
 		"--leader-election", "--leader-election-lease-duration=2m",
 		"--leader-election-renew-deadline=1m", "--leader-election-retry-period=1s",
 	}, args...)...)
-	o.Env = append(o.Env, "POD_NAME="+identity)
+	o.Env = append(o.Env, "POD_NAME="+pod)
 	return sidecar.Start(t, o)
 }
 
-func waitForHolder(t *testing.T, w *sidecar.World, identity string) {
+// waitForHolder waits until a process of the pod holds the leader lease, nobody if pod is "", and returns its identity.
+func waitForHolder(t *testing.T, w *sidecar.World, pod string) string {
 	t.Helper()
-	name := strings.ReplaceAll(w.Driver.Name(), ".", "-")
-	sidecar.Eventually(t, identity+" leads", func(ctx context.Context) (bool, error) {
-		lease, err := w.Client.CoordinationV1().Leases(w.Namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
+	var holder string
+	sidecar.Eventually(t, pod+" leads", func(ctx context.Context) (bool, error) {
+		lease, err := w.Client.CoordinationV1().Leases(w.Namespace).Get(ctx, leaseName(w), metav1.GetOptions{})
+		if err != nil || lease.Spec.HolderIdentity == nil {
 			return false, sidecar.IgnoreNotFound(err)
 		}
-		return lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity == identity, nil
+		holder = *lease.Spec.HolderIdentity
+		return podOf(lease) == pod, nil
 	})
+	return holder
+}
+
+// podOf reads the pod from a lease as people's tools do; "" for a free one.
+func podOf(lease *coordinationv1.Lease) string {
+	pod, _, _ := strings.Cut(*lease.Spec.HolderIdentity, "_")
+	return pod
 }

@@ -226,19 +226,32 @@ func TestPagesOfLeaderAndStandby(t *testing.T) {
 	}
 }
 
-// Two processes on one host are told apart by the names of their pods, and a new container of the same pod goes on
-// where the old one was killed.
-func TestTheIdentityIsThePod(t *testing.T) {
+// A second process of the pod (an argument that is no flag's, kubectl exec) stands by beside the leader, and leaves the lease
+// alone when it ends. A new container of the pod goes on where the old one was killed: it can tell that the holder is dead.
+func TestProcessesOfOnePod(t *testing.T) {
 	t.Parallel()
 	w := sidecar.NewWorld(t, cluster.Shared(t), memdriver.Config{})
 	first := startCandidate(t, w, "pod.one")
-	waitForHolder(t, w, "pod-one")
+	holder := waitForHolder(t, w, "pod-one")
+	second := startCandidate(t, w, "pod.one")
+	second.Says(t, "Standing by", sidecar.Patience)
+	second.Terminate()
+	if code := second.Exits(t, soon); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+	if now := waitForHolder(t, w, "pod-one"); now != holder || !first.Running() {
+		t.Errorf("the lease is held by %q, want still by %q", now, holder)
+	}
+	if strings.Contains(second.Log(), "Leading") {
+		t.Error("the second process has led")
+	}
+
 	first.Kill()
 	again := startCandidate(t, w, "pod.one")
 	again.Says(t, "Leading", sidecar.Patience)
-	// A stranger would have to wait for the rest of the lease.
+	// A stranger would have to wait for the rest of the lease, two minutes.
 	if strings.Contains(again.Log(), "Standing by") {
-		t.Error("the same pod stood by")
+		t.Error("the new container of the pod stood by")
 	}
 	w.Claim(t, fixture.Claim("data").Class(w.Class(t, fixture.Class("c"))))
 	w.Bound(t, "data")

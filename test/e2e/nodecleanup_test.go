@@ -29,7 +29,7 @@ func waitForCleaner(t *testing.T, w *sidecar.World, node string) {
 		if err != nil {
 			return false, sidecar.IgnoreNotFound(err)
 		}
-		return lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity == "pod-"+node, nil
+		return podOf(lease) == "pod-"+node, nil
 	})
 }
 
