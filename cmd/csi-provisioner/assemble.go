@@ -18,6 +18,7 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/provision"
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/snapshotprotect"
 	"github.com/csi-sidecars/external-provisioner/pkg/driver"
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 	"github.com/csi-sidecars/external-provisioner/pkg/nodelocal"
 	"github.com/csi-sidecars/external-provisioner/pkg/process"
 	"github.com/csi-sidecars/external-provisioner/pkg/segments"
@@ -141,12 +142,19 @@ func (r *rooms) work(stop, work context.Context) error {
 	return runAll(stop, work, append([]controller{r.provision}, r.others...))
 }
 
-// runAll runs the controllers side by side and returns when all have ended.
+// runAll runs the controllers side by side and returns when all have ended. When one fails, or panics, the others are told
+// to stop: a process that does half of its work is not noticed, and whoever comes next does all of it.
 func runAll(stop, work context.Context, controllers []controller) error {
+	stop, fail := context.WithCancelCause(stop)
+	defer fail(context.Canceled)
 	errs := make([]error, len(controllers))
 	var running sync.WaitGroup
 	for i, c := range controllers {
-		running.Go(func() { errs[i] = c.Run(stop, work) })
+		running.Go(func() {
+			if errs[i] = loop.Guard(work, "controllers", func() error { return c.Run(stop, work) }); errs[i] != nil {
+				fail(errs[i])
+			}
+		})
 	}
 	running.Wait()
 	return errors.Join(errs...)

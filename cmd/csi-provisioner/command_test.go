@@ -78,7 +78,7 @@ func TestLeftoverWordsStartNothing(t *testing.T) {
 		"a typing error":           {args: []string{"--leader-election", "exlpain", "claim"}, want: "did you mean explain?"},
 		"words after run":          {args: []string{"run", "--leader-election", "claim"}, want: `"claim" belongs to no flag`},
 		"flags after two dashes":   {args: []string{"run", "--", "--leader-election"}, want: `"--leader-election" belongs to no flag`},
-		"a word with the version":  {args: []string{"versoin", "--version"}, want: "did you mean version?"},
+		"a word with the version":  {args: []string{"versin", "--version"}, want: "did you mean version?"},
 		"true after a flag's text": {args: []string{"--csi-address=/x", "true"}, want: `"true"`},
 	} {
 		t.Run(name, func(t *testing.T) {

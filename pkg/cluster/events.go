@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 	"github.com/csi-sidecars/external-provisioner/pkg/text"
 )
 
@@ -88,7 +89,7 @@ func (e *Events) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, e.logger)
 	var writers sync.WaitGroup
 	for _, q := range e.queues {
-		writers.Go(func() { q.run(ctx) })
+		writers.Go(func() { loop.Restart(ctx, "events", q.run) })
 	}
 	writers.Wait()
 	if n := e.queued(); n > 0 {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 	gatewayclient "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned/typed/apis/v1beta1"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 	"github.com/csi-sidecars/external-provisioner/pkg/source"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
@@ -188,7 +189,7 @@ func (i *Informers) Run(ctx context.Context) {
 	}
 	if i.grants != nil {
 		watches.Go(func() { i.grants.RunWithContext(ctx) })
-		watches.Go(func() { i.reportGrants(ctx) })
+		watches.Go(func() { loop.Restart(ctx, "grants", i.reportGrants) })
 	}
 	watches.Wait()
 }

@@ -11,6 +11,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 )
 
 // election is one elector at work.
@@ -55,7 +57,7 @@ func (l *Leader) begin(ctx context.Context) (*election, error) {
 	}
 	go func() {
 		defer close(e.done)
-		elector.Run(electorCtx)
+		loop.GuardFunc(ctx, component, func() { elector.Run(electorCtx) })
 	}()
 	return e, nil
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 )
 
 // stallReport is how often a part that does not end is named in the log.
@@ -43,8 +45,8 @@ func NewGroup(ctx context.Context) (*Group, context.Context) {
 }
 
 // Go starts a part. Its context has the values of ctx, but ends only when it is this part's turn to stop; then
-// run must return. An error before that fails the group with it as the cause; nil before that means that the
-// part has no more to do. After the group's context has ended nothing is started.
+// run must return. An error before that, or a panic, fails the group with it as the cause: what holds a lease still
+// releases it. nil before that means that the part has no more to do. After the group's context has ended nothing is started.
 func (g *Group) Go(ctx context.Context, name string, run func(context.Context) error) {
 	if g.cause() != nil {
 		return
@@ -54,7 +56,7 @@ func (g *Group) Go(ctx context.Context, name string, run func(context.Context) e
 	g.parts = append(g.parts, p)
 	go func() {
 		defer close(p.done)
-		err := run(partCtx)
+		err := loop.Guard(partCtx, name, func() error { return run(partCtx) })
 		told := partCtx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(partCtx)))
 		if err == nil || told {
 			return

@@ -17,6 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 )
 
 // Limits of the diagnostics server, which anybody who reaches the pod can talk to.
@@ -93,7 +95,7 @@ func (h *HTTP) Run(ctx context.Context) error {
 	logger := klog.FromContext(ctx)
 	server := h.server(logger)
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(h.listener) }()
+	go func() { failed <- loop.Guard(ctx, "http", func() error { return server.Serve(h.listener) }) }()
 	logger.Info("Serving HTTP", "address", h.Addr(), "metrics", h.cfg.MetricsPath, "pprof", h.cfg.Pprof)
 	select {
 	case err := <-failed:

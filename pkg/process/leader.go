@@ -12,6 +12,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo/leaderelection" // leader_election_master_status
 	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 )
 
 // ErrLeaseLost is the cause of a work's stop context, and of the error of Run, when the lease could not be
@@ -25,6 +27,8 @@ const (
 	abandonAfter = 5 * time.Second
 	// lastTry is how long a standby that stops waits for a request that may be making it the leader.
 	lastTry = time.Second
+	// component is the leader's name in the metric of panics.
+	component = "leader election"
 )
 
 // LeaderConfig describes the lease and the contender. All fields are required unless they say otherwise.
@@ -108,13 +112,13 @@ func NewLeader(cfg LeaderConfig) (*Leader, error) {
 // after the lease itself has run out. The lease is renewed until work has returned and only then released.
 //
 // Run returns nil when ctx ended before there was a term, and else what work returned, joined to ErrLeaseLost
-// if that is what happened. A standby that is told to stop returns at once and leaves the lease alone.
+// if that is what happened; a panic of work is an error. A standby that is told to stop returns at once and leaves the lease alone.
 func (l *Leader) Run(ctx context.Context, work func(stop, work context.Context) error) error {
 	logger := klog.FromContext(ctx)
 	logger.Info("Contending for the leader lease", "lease", klog.KRef(l.cfg.Namespace, l.name), "identity", l.cfg.Identity)
 	watchCtx, endWatch := context.WithCancel(ctx)
 	var watching sync.WaitGroup
-	watching.Go(func() { l.watch(watchCtx) })
+	watching.Go(func() { loop.Restart(watchCtx, component, l.watch) })
 	stopWatch := func() { endWatch(); watching.Wait() }
 	defer stopWatch()
 	for l.mayTry(ctx) {
@@ -148,7 +152,7 @@ func (l *Leader) lead(ctx context.Context, e *election, work func(stop, work con
 	calls, cancelCalls := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancelCalls(context.Canceled)
 	result := make(chan error, 1)
-	go func() { result <- work(stop, calls) }()
+	go func() { result <- loop.Guard(calls, component, func() error { return work(stop, calls) }) }()
 
 	t := term{asked: ctx.Done(), ended: e.done}
 	for {

@@ -9,6 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 )
 
 // view is what matters of a lease's record; two records that are alike make equal views.
@@ -212,11 +214,12 @@ func (l *lock) created(ctx context.Context) bool {
 	return err == nil && record.HolderIdentity == l.Identity()
 }
 
-// send sends one request, and for a leader again and again until it is answered or ctx ends.
+// send sends one request, and for a leader again and again until it is answered or ctx ends. A panic is an error like any
+// other.
 func (l *lock) send(ctx context.Context, verb string, do func(context.Context) error) error {
 	for {
 		request, cancel := context.WithTimeout(ctx, l.timeout)
-		err := do(request)
+		err := loop.Guard(request, component, func() error { return do(request) })
 		cancel()
 		if apierrors.IsNotFound(err) {
 			return err

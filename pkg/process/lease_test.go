@@ -24,6 +24,7 @@ type flaky struct {
 	answer       time.Duration // how long the answer to an update is under way
 	loseCreate   bool          // the answer to the next create is lost
 	beforeUpdate func()        // runs before the next update arrives
+	beforeWatch  func()        // runs before the next watch begins
 	timeouts     []int64       // of the watches, in seconds
 	watched      []time.Time   // when watches were begun
 }
@@ -61,6 +62,11 @@ func (f *flaky) Create(ctx context.Context, lease *coordinationv1.Lease, o metav
 }
 
 func (f *flaky) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	var before func()
+	f.do(func() { before, f.beforeWatch = f.beforeWatch, nil })
+	if before != nil {
+		before()
+	}
 	f.do(func() { f.timeouts, f.watched = append(f.timeouts, *o.TimeoutSeconds), append(f.watched, time.Now()) })
 	return f.leaseServer.Watch(ctx, o)
 }

@@ -1,6 +1,7 @@
 package segments
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 	"github.com/csi-sidecars/external-provisioner/pkg/topology"
 )
 
@@ -90,23 +92,41 @@ func (x *Index) Segments() []topology.Segment {
 // AddHandler has changed called with each change of Segments, after the change: both lists are sorted, one
 // of them is not empty, and calls do not overlap. Its first call brings all segments as added: at once, before
 // AddHandler returns, when HasSynced is true, and else before it turns true. changed must not block, and must
-// not call AddHandler. A handler stays for good.
+// not call AddHandler. A handler stays for good; of a change that it panics for it is not told again.
 func (x *Index) AddHandler(changed func(added, removed []topology.Segment)) {
 	x.telling.Lock()
 	defer x.telling.Unlock()
-	x.mu.Lock()
-	told := x.told
-	var added, removed, all []topology.Segment
-	if told {
-		added, removed = x.table.takeChanges()
-		all = x.table.list()
-	}
-	x.mu.Unlock()
-	x.tell(added, removed)
+	all := x.tellUntold()
 	x.handlers = append(x.handlers, changed)
 	if len(all) > 0 {
-		changed(all, nil)
+		guard(func() { changed(all, nil) })
 	}
+}
+
+// tellUntold tells the handlers what they have not been told yet, and returns all segments; none before everything is
+// known. telling is held.
+func (x *Index) tellUntold() (all []topology.Segment) {
+	var added, removed []topology.Segment
+	x.locked(func() {
+		if x.told {
+			added, removed = x.table.takeChanges()
+			all = x.table.list()
+		}
+	})
+	x.tell(added, removed)
+	return all
+}
+
+// locked calls f with mu held, which a panic of f does not keep locked.
+func (x *Index) locked(f func()) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	f()
+}
+
+// guard calls f for one object or one handler, so that a panic does not keep the others waiting.
+func guard(f func()) {
+	loop.GuardFunc(context.Background(), "segments", f) //nolint:forbidigo // a reflector's store has no context
 }
 
 // KeysOf returns the topology keys that the driver registered on a node, sorted; nil: none, or no such node.
@@ -168,17 +188,17 @@ func (x *Index) widen() map[string]bool {
 func (x *Index) tellAll() {
 	x.telling.Lock()
 	defer x.telling.Unlock()
-	x.mu.Lock()
-	if !x.told && !x.known() {
-		x.mu.Unlock()
-		return
+	var added, removed []topology.Segment
+	known := false
+	x.locked(func() {
+		if known = x.told || x.known(); known {
+			added, removed = x.table.takeChanges()
+		}
+	})
+	if known {
+		x.tell(added, removed)
+		x.locked(func() { x.told = true })
 	}
-	added, removed := x.table.takeChanges()
-	x.mu.Unlock()
-	x.tell(added, removed)
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.told = true
 }
 
 // known reports whether what was there at the start has been read. mu is held.
@@ -189,7 +209,7 @@ func (x *Index) tell(added, removed []topology.Segment) {
 		return
 	}
 	for _, changed := range x.handlers {
-		changed(slices.Clone(added), slices.Clone(removed))
+		guard(func() { changed(slices.Clone(added), slices.Clone(removed)) })
 	}
 }
 

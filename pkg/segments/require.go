@@ -79,11 +79,14 @@ func (x *Index) syncedLocked() error {
 
 // member returns what is known of the selected node, from the caches if they show all of it.
 func (x *Index) member(node string) (topology.Member, error) {
-	x.mu.Lock()
-	err := x.syncedLocked()
-	m := x.table.nodes[node].member()
-	read := !slices.ContainsFunc(m.Keys, func(key string) bool { return !x.read[key] })
-	x.mu.Unlock()
+	var m topology.Member
+	var read bool
+	var err error
+	x.locked(func() {
+		err = x.syncedLocked()
+		m = x.table.nodes[node].member()
+		read = !slices.ContainsFunc(m.Keys, func(key string) bool { return !x.read[key] })
+	})
 	if err != nil || m.NodeExists && m.CSINodeExists && read {
 		return m, err
 	}

@@ -51,11 +51,18 @@ func (x *Index) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-x.wake:
-			x.tellAll()
+			guard(x.tellAll)
 		case question := <-x.lookups:
 			running.Go(func() {
 				// A node that goes away may leave many claims behind: one look answers all who ask meanwhile.
-				got, err, _ := x.asking.Do(question.node, func() (any, error) { return x.Live(ctx, question.node) })
+				got, err, _ := x.asking.Do(question.node, func() (any, error) {
+					var m topology.Member
+					err := loop.Guard(ctx, "segments", func() (err error) {
+						m, err = x.Live(ctx, question.node)
+						return err
+					})
+					return m, err
+				})
 				member, _ := got.(topology.Member)
 				question.reply <- answer{member, err}
 			})
@@ -78,7 +85,7 @@ func (x *Index) watchNodes(ctx context.Context) {
 			cache.ReflectorOptions{Logger: &logger, Name: "nodes"})
 		watching, stop := context.WithCancel(ctx)
 		var running sync.WaitGroup
-		running.Go(func() { nodes.RunWithContext(watching) })
+		running.Go(func() { loop.Restart(watching, "segments", nodes.RunWithContext) })
 		x.waitForGrowth(ctx)
 		stop()
 		running.Wait()
@@ -93,9 +100,8 @@ func (x *Index) waitForGrowth(ctx context.Context) {
 			return
 		case <-x.grow:
 		}
-		x.mu.Lock()
-		grown := !x.knows(x.watched)
-		x.mu.Unlock()
+		grown := false
+		x.locked(func() { grown = !x.knows(x.watched) })
 		if grown {
 			klog.FromContext(ctx).V(2).Info("Reading the labels of all nodes again, the driver registered another topology key")
 			return

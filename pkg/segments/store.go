@@ -29,7 +29,8 @@ func (s store) Replace(list []any, _ string) error { s.replace(list); return nil
 
 func (s store) Transformer() cache.TransformFunc { return s.trim }
 
-// kind is what a store does with the objects of one kind. All but trim are called with the index locked.
+// kind is what a store does with the objects of one kind. All but trim are called with the index locked. One of them that
+// panics for an object leaves it out; the others follow.
 type kind[T metav1.Object] struct {
 	// set takes an object over, unset its absence.
 	set   func(T)
@@ -47,12 +48,12 @@ func storeOf[T metav1.Object](x *Index, k kind[T]) store {
 	return store{
 		apply: func(obj any) {
 			if object, ok := obj.(T); ok {
-				x.change(func() { k.set(object) })
+				guard(func() { x.change(func() { k.set(object) }) })
 			}
 		},
 		remove: func(obj any) {
 			if object, ok := obj.(T); ok {
-				x.change(func() { k.unset(object.GetName()) })
+				guard(func() { x.change(func() { k.unset(object.GetName()) }) })
 			}
 		},
 		replace: func(list []any) { x.change(func() { k.replace(x.table, list) }) },
@@ -70,13 +71,15 @@ func (k kind[T]) replace(t *table, list []any) {
 	listed := map[string]bool{}
 	for _, obj := range list {
 		if object, ok := obj.(T); ok {
-			listed[object.GetName()] = true
-			k.set(object)
+			guard(func() {
+				listed[object.GetName()] = true
+				k.set(object)
+			})
 		}
 	}
 	for name, n := range t.nodes {
 		if k.there(n) && !listed[name] {
-			k.unset(name)
+			guard(func() { k.unset(name) })
 		}
 	}
 	k.listed()

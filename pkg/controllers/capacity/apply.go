@@ -9,6 +9,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
+
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 )
 
 // apply makes the changes and enters what became of them in the book. One that fails does not keep the
@@ -56,7 +58,7 @@ func (c *Controller) update(ctx context.Context, base, object *storagev1.CSIStor
 
 // delete removes just this object, not one that was made under its name since.
 func (c *Controller) delete(ctx context.Context, object *storagev1.CSIStorageCapacity) error {
-	err := c.cfg.Objects.writer.delete(ctx, object.Name, object.UID)
+	err := loop.Guard(ctx, queueName, func() error { return c.cfg.Objects.writer.delete(ctx, object.Name, object.UID) })
 	// Conflict is the answer when the object of that name has another UID.
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		c.change(func(b *book) { b.kept(object.UID) })

@@ -88,7 +88,9 @@ func (c *Controller) Run(stop, work context.Context) error {
 	var polling sync.WaitGroup
 	polling.Go(func() {
 		p := newPoller(c.cfg.PollInterval)
-		p.run(stop, func(now time.Time) { c.change(func(b *book) { p.poll(b, now) }) })
+		p.run(stop, func(now time.Time) {
+			loop.GuardFunc(stop, queueName, func() { c.change(func(b *book) { p.poll(b, now) }) })
+		})
 	})
 	c.loop.Run(stop, work)
 	polling.Wait()
@@ -121,7 +123,8 @@ func (c *Controller) process(ctx context.Context, key Key) loop.Verdict {
 	defer cancel()
 	writing, cancel := loop.UntilStop(ctx, writeGrace)
 	defer cancel()
-	err := c.sync(asking, writing, key)
+	// A panic is a failure like any other: the pair waits for its back-off, and does not stay with this worker for ever.
+	err := loop.Guard(ctx, queueName, func() error { return c.sync(asking, writing, key) })
 	if errors.Is(err, errUnsupported) {
 		// Some drivers forget the capability, so we ask; but not more often than we poll.
 		if !c.warned.unimplemented.Swap(true) {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/klog/v2"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 	"github.com/csi-sidecars/external-provisioner/pkg/nodelocal"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
@@ -26,6 +27,8 @@ const (
 	missesBeforeSweep = 2
 	// baseHash stands in the label for the part of its base that a longer name of a node leaves no room for.
 	baseHash = "53f40b57"
+	// componentSweep is the name of the sweeper in the metric of panics.
+	componentSweep = "capacity sweep"
 )
 
 var nodesResource = corev1.SchemeGroupVersion.WithResource("nodes")
@@ -70,7 +73,7 @@ func (s *Sweeper) Run(stop, work context.Context) error {
 	ticker := time.NewTicker(s.cfg.Interval)
 	defer ticker.Stop()
 	for {
-		if err := s.sweep(stop, work); err != nil && stop.Err() == nil {
+		if err := loop.Guard(work, componentSweep, func() error { return s.sweep(stop, work) }); err != nil && stop.Err() == nil {
 			klog.FromContext(work).Error(err, "Could not look for capacity objects of nodes that are gone")
 		}
 		select {
@@ -103,7 +106,7 @@ func (s *Sweeper) sweep(stop, work context.Context) error {
 	s.missed = missed
 	for _, object := range gone {
 		if stop.Err() == nil {
-			err = errors.Join(err, s.remove(work, object))
+			err = errors.Join(err, loop.Guard(work, componentSweep, func() error { return s.remove(work, object) }))
 		}
 	}
 	return err

@@ -31,16 +31,16 @@ type pass struct {
 // that cannot be read is left alone; the round goes on with the rest.
 func (c *Controller) round(stop, work context.Context) {
 	defer c.suspects.end()
-	if err := c.visit(stop, work); err != nil {
+	if err := loop.Guard(work, component, func() error { return c.visit(stop, work) }); err != nil {
 		advice := "none: tried again at the next round"
 		if apierrors.IsForbidden(err) {
 			advice = "grant the service account the verbs get and list on nodes, and get on csinodes.storage.k8s.io"
 		}
-		klog.FromContext(work).Error(err, "Cannot look at some nodes, what hangs on them is not cleaned up", "advice", advice)
+		klog.FromContext(work).Error(err, "Cannot judge some claims or volumes, they are not cleaned up", "advice", advice)
 	}
 }
 
-// visit returns the joined errors of nodes that cannot be read.
+// visit returns the joined errors of nodes that cannot be read, and the panics.
 func (c *Controller) visit(stop, work context.Context) error {
 	p := &pass{c: c, now: time.Now(), first: c.look()}
 	var failures loop.Failures
@@ -49,13 +49,13 @@ func (c *Controller) visit(stop, work context.Context) error {
 		if hasEnded(stop) {
 			return nil
 		}
-		failures.Add(p.claim(work, name, claims[name]))
+		failures.Add(loop.Guard(work, component, func() error { return p.claim(work, name, claims[name]) }))
 	}
 	for _, name := range c.pvTurn.order(slices.Sorted(maps.Keys(pvs)), maxPerRound) {
 		if hasEnded(stop) {
 			return nil
 		}
-		failures.Add(p.pv(work, pvs[name]))
+		failures.Add(loop.Guard(work, component, func() error { return p.pv(work, pvs[name]) }))
 	}
 	return failures.Err()
 }

@@ -16,6 +16,9 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 )
 
+// component is the controller's name in the metric of panics.
+const component = "node cleanup"
+
 const (
 	defaultInterval    = 30 * time.Second
 	defaultClaimGrace  = time.Minute

@@ -40,7 +40,11 @@ func (c *Controller) sweep(stop, work context.Context) error {
 	candidates, err := c.candidates(stop)
 	failures.Add(err)
 	for _, group := range c.groups(candidates) {
-		used, err := c.usedIn(stop, group.namespace)
+		var used usage
+		err := loop.Guard(stop, component, func() (err error) {
+			used, err = c.usedIn(stop, group.namespace)
+			return err
+		})
 		if err != nil {
 			failures.Add(err)
 			continue
@@ -49,7 +53,7 @@ func (c *Controller) sweep(stop, work context.Context) error {
 			if stop.Err() != nil {
 				return context.Cause(stop)
 			}
-			if err := c.settle(work, candidate, used); err != nil {
+			if err := loop.Guard(work, component, func() error { return c.settle(work, candidate, used) }); err != nil {
 				failures.Add(fmt.Errorf("snapshot %q: %w", candidate.name, err))
 			}
 		}
@@ -62,7 +66,7 @@ func (c *Controller) settle(ctx context.Context, candidate candidate, used usage
 	if unknown, inUse := used[candidate.key()]; inUse {
 		return unknown
 	}
-	if inUse, err := c.knownInUse(candidate.key()); err != nil || inUse {
+	if inUse, err := c.knownInUse(ctx, candidate.key()); err != nil || inUse {
 		return err
 	}
 	own, err := c.ownDriver(ctx, candidate)
@@ -91,7 +95,7 @@ func (c *Controller) candidates(ctx context.Context) ([]candidate, error) {
 			if !protected(snapshot) {
 				continue
 			}
-			if inUse, err := c.knownInUse(candidate.key()); err != nil || !inUse { // settle reports the error
+			if inUse, err := c.knownInUse(ctx, candidate.key()); err != nil || !inUse { // settle reports the error
 				found = append(found, candidate)
 			}
 		}
@@ -102,12 +106,17 @@ func (c *Controller) candidates(ctx context.Context) ([]candidate, error) {
 }
 
 // knownInUse asks what costs nothing: the creates of this process, and the cache of claims.
-func (c *Controller) knownInUse(key string) (bool, error) {
+func (c *Controller) knownInUse(ctx context.Context, key string) (bool, error) {
 	if c.cfg.Outstanding != nil && c.cfg.Outstanding.ForSource(key) {
 		return true, nil
 	}
-	by, err := source.InUse(c.cfg.Claims.ClaimsBySource(key), c.cfg.Grants)
-	return by != nil, err
+	inUse := false
+	err := loop.Guard(ctx, component, func() error {
+		by, err := source.InUse(c.cfg.Claims.ClaimsBySource(key), c.cfg.Grants)
+		inUse = by != nil
+		return err
+	})
+	return inUse, err
 }
 
 // group is the candidates that claims of the namespace can use.
@@ -171,7 +180,7 @@ func (c *Controller) ownDriver(ctx context.Context, candidate candidate) (bool, 
 func (c *Controller) strip(ctx context.Context, candidate candidate) error {
 	stripped := false
 	_, err := cluster.UpdateSnapshot(ctx, c.cfg.Snapshots, candidate.name, candidate.uid, func(live *snapv1.VolumeSnapshot) bool {
-		inUse, err := c.knownInUse(candidate.key())
+		inUse, err := c.knownInUse(ctx, candidate.key())
 		stripped = protected(live) && contentName(live) == candidate.content && !inUse && err == nil
 		if stripped {
 			live.Finalizers, _ = cluster.RemoveFinalizer(live.Finalizers, wellknown.FinalizerSnapshotSource)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 	"github.com/csi-sidecars/external-provisioner/pkg/source"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
@@ -84,13 +85,17 @@ func New(cfg Config) (*Controller, error) {
 	return &Controller{cfg: cfg}, nil
 }
 
-// groupVersion is the only version of the API that is used.
-const groupVersion = wellknown.GroupSnapshot + "/v1"
+const (
+	// component is the controller's name in logs and in the metric of panics.
+	component = "snapshotprotection"
+	// groupVersion is the only version of the API that is used.
+	groupVersion = wellknown.GroupSnapshot + "/v1"
+)
 
 // Run sweeps until stop has ended, finishes the snapshot at hand with work, and returns. It waits for the API to
 // appear; without the right to list snapshots it says so and returns early.
 func (c *Controller) Run(stop, work context.Context) error {
-	logger := klog.LoggerWithName(klog.FromContext(work), "snapshotprotection")
+	logger := klog.LoggerWithName(klog.FromContext(work), component)
 	stop, work = klog.NewContext(stop, logger), klog.NewContext(work, logger)
 	if !c.waitForAPI(stop) || !c.mayList(stop) {
 		return nil
@@ -101,7 +106,7 @@ func (c *Controller) Run(stop, work context.Context) error {
 		wait = rand.N(c.cfg.Spread) //nolint:gosec // spreading sweeps needs no secrecy
 	}
 	for sleep(stop, wait) {
-		if err := c.sweep(stop, work); err != nil && stop.Err() == nil {
+		if err := loop.Guard(work, component, func() error { return c.sweep(stop, work) }); err != nil && stop.Err() == nil {
 			logger.Error(err, "Some snapshots could not be swept; they wait for the next sweep", "after", c.cfg.Interval)
 		}
 		wait = spread(c.cfg.Interval)
