@@ -31,7 +31,7 @@ func (r *rooms) publishCapacity(ctx context.Context) (*capacity.Controller, erro
 	if err != nil {
 		return nil, fmt.Errorf("storage capacity: %w", err)
 	}
-	objects, err := capacity.NewObjects(capacity.ObjectsConfig{
+	objects, err := capacity.NewObjects(capacity.ObjectsConfig{ //nolint:contextcheck // an index of a cache has no context
 		Client: clients.Capacity, DriverName: r.name, Namespace: cfg.Namespace,
 		ManagedBy: nodelocal.ManagedBy(wellknown.ManagedByBase, r.cfg.Node.Name),
 	})

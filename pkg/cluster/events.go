@@ -175,7 +175,8 @@ type eventChange struct {
 	Count         int32        `json:"count,omitempty"`
 }
 
-// refused says that the API server has answered and will answer the same again.
+// refused says that the API server has answered and will answer the same again. Unauthorized is none of it: the client reads
+// the token anew when the kubelet has rotated it. One that stays is bounded by eventTries, like any other failure.
 func refused(err error) bool {
 	if _, answered := errors.AsType[*apierrors.StatusError](err); !answered {
 		return false

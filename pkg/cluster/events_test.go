@@ -365,15 +365,29 @@ func TestComponent(t *testing.T) {
 	}
 }
 
-// While the events of one namespace cannot be written, those of all others are; the former are dropped after some tries.
+// While the events of one namespace cannot be written, those of all others are; the former are dropped after some tries,
+// also when they might be taken with another token.
 func TestOneNamespaceHoldsNoOtherUp(t *testing.T) {
 	t.Parallel()
+	for name, refusal := range map[string]error{
+		"a webhook fails": apierrors.NewInternalError(errors.New("failed calling webhook")),
+		"unauthorized":    apierrors.NewUnauthorized("the token is not known"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			holdsNoOtherUp(t, refusal)
+		})
+	}
+}
+
+func holdsNoOtherUp(t *testing.T, refusal error) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		client, w, tries := fake.NewClientset(), &written{}, 0
 		client.PrependReactor("*", "events", func(action clienttesting.Action) (bool, runtime.Object, error) {
 			if action.GetNamespace() == "bad" {
 				tries++
-				return true, nil, apierrors.NewInternalError(errors.New("failed calling webhook"))
+				return true, nil, refusal
 			}
 			return w.react(action)
 		})

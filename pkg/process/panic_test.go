@@ -76,7 +76,9 @@ func TestALeaseRequestThatPanicsIsSentAgain(t *testing.T) {
 			t.Errorf("leads: %v, the holder is %q; want the lease kept", c.leads(), s.holder())
 		}
 		c.cancel()
-		<-c.done
+		if err := <-c.done; err != nil {
+			t.Error(err)
+		}
 	})
 }
 
@@ -97,6 +99,8 @@ func TestALeaseWatchThatPanicsBeginsAnew(t *testing.T) {
 			t.Errorf("%d watches were begun after the panic, want 1", watches)
 		}
 		c.cancel()
-		<-c.done
+		if err := <-c.done; err != nil {
+			t.Error(err)
+		}
 	})
 }

@@ -42,7 +42,7 @@ func (x *Index) Run(ctx context.Context) {
 	defer running.Wait()
 	defer close(x.ended)
 	logger := klog.FromContext(ctx)
-	csiNodes := cache.NewReflectorWithOptions(x.csiNodes(), &storagev1.CSINode{}, x.csiNodeStore(),
+	csiNodes := cache.NewReflectorWithOptions(x.csiNodes(), &storagev1.CSINode{}, x.csiNodeStore(), //nolint:contextcheck // a store of a reflector has no context
 		cache.ReflectorOptions{Logger: &logger, Name: "csinodes"})
 	running.Go(func() { loop.RunUntil(ctx, csiNodes.RunWithContext) })
 	running.Go(func() { loop.RunUntil(ctx, x.watchNodes) })
@@ -51,7 +51,7 @@ func (x *Index) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-x.wake:
-			guard(x.tellAll)
+			guard(x.tellAll) //nolint:contextcheck // handlers that come later have no context either
 		case question := <-x.lookups:
 			running.Go(func() {
 				// A node that goes away may leave many claims behind: one look answers all who ask meanwhile.
@@ -81,7 +81,7 @@ func (x *Index) watchNodes(ctx context.Context) {
 	}
 	for ctx.Err() == nil {
 		keys := x.widen()
-		nodes := cache.NewReflectorWithOptions(x.nodes(), &metav1.PartialObjectMetadata{}, x.nodeStore(keys),
+		nodes := cache.NewReflectorWithOptions(x.nodes(), &metav1.PartialObjectMetadata{}, x.nodeStore(keys), //nolint:contextcheck // a store of a reflector has no context
 			cache.ReflectorOptions{Logger: &logger, Name: "nodes"})
 		watching, stop := context.WithCancel(ctx)
 		var running sync.WaitGroup
