@@ -10,11 +10,13 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/cloneprotect"
+	"github.com/csi-sidecars/external-provisioner/pkg/controllers/driveraway"
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/provision"
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/snapshotprotect"
 	"github.com/csi-sidecars/external-provisioner/pkg/driver"
@@ -192,7 +194,21 @@ func assemble(ctx context.Context, cfg Config, api *api, d *driver.Driver, regis
 	if r.provision, err = provision.New(p); err != nil {
 		return nil, err
 	}
-	return r, errors.Join(r.cleanUpNodes(), r.protect())
+	return r, errors.Join(r.tellOfAbsence(), r.cleanUpNodes(), r.protect())
+}
+
+// tellOfAbsence builds the controller that tells of a driver that is away.
+func (r *rooms) tellOfAbsence() error {
+	c, err := driveraway.New(driveraway.Config{
+		Driver: r.name, Away: r.driver.Away, Waiting: r.provision.Waiting,
+		Recorder: r.events.Recorder(cluster.Component(r.name, r.cfg.Hostname)),
+		Pod:      &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: r.cfg.PodNamespace, Name: r.holder.Pod()},
+	})
+	if err != nil {
+		return err
+	}
+	r.others = append(r.others, c)
+	return nil
 }
 
 // newRooms begins with what depends on no more than who the driver is: its caches.

@@ -28,10 +28,13 @@ func (o *Options) Complete(env environment, version string) (Config, error) {
 	cfg := Config{
 		Version:  version,
 		Hostname: env.hostname,
-		Driver:   DriverConfig{Address: o.csiAddress, Timeout: o.timeout, Timeouts: o.timeouts()},
-		Kube:     KubeConfig{Kubeconfigs: o.kubeconfigs(env), Master: o.master, QPS: float32(o.qps), Burst: o.burst},
-		Gates:    gates,
-		Volumes:  o.volumeConfig(),
+
+		PodNamespace: process.LeaseNamespace("", env.podNamespace, env.accountNamespace),
+
+		Driver:  DriverConfig{Address: o.csiAddress, Timeout: o.timeout, Timeouts: o.timeouts()},
+		Kube:    KubeConfig{Kubeconfigs: o.kubeconfigs(env), Master: o.master, QPS: float32(o.qps), Burst: o.burst},
+		Gates:   gates,
+		Volumes: o.volumeConfig(),
 		Work: WorkConfig{
 			RetryStart: o.retryStart, RetryMax: o.retryMax,
 			CreateWorkers: int(o.creating()), DeleteWorkers: int(o.deleting()), CloneWorkers: int(o.cloneWorkers),

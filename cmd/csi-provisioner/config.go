@@ -15,6 +15,8 @@ import (
 type Config struct {
 	// Version of this build, "unknown" when it was not stamped.
 	Version string
+	// PodNamespace is that of this pod, never empty: POD_NAMESPACE, else the service account's, else "default".
+	PodNamespace string
 	// Hostname of this machine or pod; part of the event source of the provisioning events. May be empty.
 	Hostname string
 	// Driver is how to reach the CSI driver.

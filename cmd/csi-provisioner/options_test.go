@@ -224,7 +224,7 @@ func complete(t *testing.T, env environment, args ...string) Config {
 func TestDefaultConfig(t *testing.T) {
 	t.Parallel()
 	want := Config{
-		Version: "v1", Hostname: "host",
+		Version: "v1", Hostname: "host", PodNamespace: "default",
 		Driver: DriverConfig{Address: "/run/csi/socket", Timeout: 10 * time.Second},
 		Kube:   KubeConfig{QPS: 50, Burst: 100},
 		Gates:  features.Gates{Topology: true, VolumeAttributesClass: true},

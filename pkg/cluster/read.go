@@ -45,6 +45,18 @@ func (i *Informers) ClaimsBySource(key string) []*corev1.PersistentVolumeClaim {
 	return claims
 }
 
+// UnboundClaims returns the claims of this driver that are not bound, in no order. It looks at all claims.
+func (i *Informers) UnboundClaims() []*corev1.PersistentVolumeClaim {
+	var claims []*corev1.PersistentVolumeClaim
+	for _, obj := range i.claims.GetIndexer().List() {
+		// Claims that are bound or another driver's are kept in another type.
+		if claim, ok := obj.(*corev1.PersistentVolumeClaim); ok && claim.Spec.VolumeName == "" {
+			claims = append(claims, claim)
+		}
+	}
+	return claims
+}
+
 // MarkedClaims returns the claims that carry the finalizer of a create in progress, in no order. It looks at all claims:
 // ask once, at the start.
 func (i *Informers) MarkedClaims() []*corev1.PersistentVolumeClaim {

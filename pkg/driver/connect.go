@@ -66,6 +66,8 @@ type Driver struct {
 	link *link
 	// back is nil while the driver is there; while it is away, it is closed when the driver returns.
 	back chan struct{}
+	// wait is the wait for its return, or the last one.
+	wait *patience
 	// hooks are called when the driver has returned.
 	hooks []func()
 }
@@ -94,6 +96,7 @@ func Connect(ctx context.Context, cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
+	cfg.Metrics.setConnected(true)
 	klog.FromContext(ctx).Info("Connected to the CSI driver", "driver", d.identity.Name, "address", cfg.Address,
 		"pluginCapabilities", names(d.identity.Plugin), "controllerCapabilities", names(d.identity.Controller))
 	return d, nil

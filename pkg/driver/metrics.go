@@ -15,15 +15,23 @@ import (
 // maxHeld bounds the samples that wait for the driver's name: some 15 minutes of a driver that is not ready.
 const maxHeld = 1000
 
+// unknownDriver is the label driver_name before the driver has told its name, as in csi-lib-utils.
+const unknownDriver = "unknown-driver"
+
 // Metrics counts the calls to one driver in the histogram csi_sidecar_operations_seconds. Samples that are
 // taken before the driver's name is known are held back until it is, the first thousand of them; for a
-// driver with migrated volumes, whose samples have one label more, they are dropped.
+// driver with migrated volumes, whose samples have one label more, they are dropped. The gauge driver_connected tells
+// whether the driver is there: 1 while Driver.Gate is open, else 0.
 // Make it with NewMetrics and give it to one Connect. It may be used concurrently; nil counts nothing.
 type Metrics struct {
 	registry metrics.KubeRegistry
+	// connected is the gauge driver_connected; it has one series.
+	connected *prometheus.GaugeVec
 
 	// mu guards what follows.
 	mu sync.Mutex
+	// name is that of the driver; unknownDriver before it is known.
+	name string
 	// plain and migrated take the samples once the driver's name is known; nil before.
 	plain, migrated csimetrics.CSIMetricsManager
 	held            []sample
@@ -37,7 +45,30 @@ type sample struct {
 
 // NewMetrics returns metrics with a registry of their own.
 func NewMetrics() *Metrics {
-	return &Metrics{registry: metrics.NewKubeRegistry()}
+	m := &Metrics{
+		registry: metrics.NewKubeRegistry(), name: unknownDriver,
+		connected: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "driver_connected", Help: "1 while the CSI driver is connected and ready, else 0.",
+		}, []string{"driver_name"}),
+	}
+	m.registry.Registerer().MustRegister(m.connected)
+	m.setConnected(false)
+	return m
+}
+
+// setConnected tells whether the driver is there.
+func (m *Metrics) setConnected(is bool) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	value := 0.0
+	if is {
+		value = 1
+	}
+	m.connected.Reset()
+	m.connected.WithLabelValues(m.name).Set(value)
 }
 
 // Gatherer returns the registry, for the HTTP handler. It may be used before the driver is there.
@@ -64,7 +95,7 @@ func (m *Metrics) setDriver(name string, migrated bool) {
 		return
 	}
 	held := m.held
-	m.held = nil
+	m.held, m.name = nil, name
 	options := []csimetrics.MetricsManagerOption{
 		csimetrics.WithProcessStartTime(false), csimetrics.WithCustomRegistry(m.registry),
 	}

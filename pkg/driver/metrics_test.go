@@ -10,6 +10,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -24,6 +25,9 @@ func series(t *testing.T, m *Metrics) []string {
 	}
 	list := []string{}
 	for _, family := range families {
+		if family.GetType() != dto.MetricType_HISTOGRAM {
+			continue
+		}
 		for _, metric := range family.GetMetric() {
 			var labels []string
 			for _, pair := range metric.GetLabel() {
@@ -71,6 +75,7 @@ func TestCallMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	families = slices.DeleteFunc(families, func(f *dto.MetricFamily) bool { return f.GetType() != dto.MetricType_HISTOGRAM })
 	if len(families) != 1 || !strings.HasPrefix(families[0].GetHelp(), "[ALPHA]") {
 		t.Errorf("families %v, want one whose help begins with [ALPHA]", families)
 	}
@@ -121,4 +126,23 @@ func TestHeldSamplesAreBounded(t *testing.T) {
 	if diff := cmp.Diff(want, series(t, m)); diff != "" {
 		t.Errorf("series (-want +got):\n%s", diff)
 	}
+}
+
+// connectedSeries returns the gauge driver_connected as "driver value".
+func connectedSeries(t *testing.T, m *Metrics) string {
+	t.Helper()
+	families, err := m.Gatherer().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	for _, family := range families {
+		if family.GetName() != "driver_connected" {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			list = append(list, fmt.Sprintf("%s %v", metric.GetLabel()[0].GetValue(), metric.GetGauge().GetValue()))
+		}
+	}
+	return strings.Join(list, ", ")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"sync"
 	"syscall"
 	"time"
 
@@ -25,6 +26,8 @@ type patience struct {
 	began   time.Time
 	// reported is when the log last heard of it; zero means never.
 	reported time.Time
+
+	mu sync.Mutex
 	// reason is the latest, nil before the first setback.
 	reason error
 }
@@ -35,7 +38,9 @@ func newPatience(address string) *patience {
 
 // setback notes why there is no driver yet and writes a line about it if the last one is long ago.
 func (p *patience) setback(ctx context.Context, reason error) {
+	p.mu.Lock()
 	p.reason = reason
+	p.mu.Unlock()
 	now := time.Now()
 	if !p.reported.IsZero() && now.Sub(p.reported) < reportEvery {
 		return
@@ -52,10 +57,21 @@ func (p *patience) waited() time.Duration {
 // ended turns the end of ctx into an error that says what was waited for, how long and why in vain.
 func (p *patience) ended(ctx context.Context) error {
 	err := fmt.Errorf("wait of %s for the CSI driver at %q: %w", p.waited(), p.address, context.Cause(ctx))
-	if p.reason != nil {
-		return fmt.Errorf("%w; last seen: %w (%s)", err, p.reason, hint(p.reason))
+	if reason := p.latest(); reason != nil {
+		return fmt.Errorf("%w; last seen: %w", err, reason)
 	}
 	return err
+}
+
+// latest returns why there was no driver when it was last looked for, with what an operator should look at; nil before
+// the first setback. Safe for concurrent use.
+func (p *patience) latest() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.reason == nil {
+		return nil
+	}
+	return fmt.Errorf("%w (%s)", p.reason, hint(p.reason))
 }
 
 // hint says what an operator should look at.

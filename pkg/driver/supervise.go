@@ -15,6 +15,17 @@ func (d *Driver) Ready() bool {
 	return d.back == nil && d.link.alive()
 }
 
+// Away returns since when the driver is away, and why the last try to connect failed, nil when none has failed yet. A
+// zero time means that the driver is there, or that Supervise has not noticed its loss yet.
+func (d *Driver) Away() (since time.Time, why error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.back == nil {
+		return time.Time{}, nil
+	}
+	return d.wait.began, d.wait.latest()
+}
+
 // Gate blocks while the driver is away. It returns an error only when ctx has ended, and that is the
 // cause of ctx's end. It fits loop.Config.Gate.
 func (d *Driver) Gate(ctx context.Context) error {
@@ -62,12 +73,13 @@ func (d *Driver) Supervise(ctx context.Context) error {
 func (d *Driver) regain(ctx context.Context) error {
 	logger := klog.FromContext(ctx)
 	logger.Error(nil, "Lost the connection to the CSI driver, waiting for its return", "driver", d.identity.Name, "address", d.cfg.Address)
+	wait := newPatience(d.cfg.Address)
 	d.mu.Lock()
-	d.back = make(chan struct{})
+	d.back, d.wait = make(chan struct{}), wait
 	d.link.retire()
 	d.mu.Unlock()
+	d.cfg.Metrics.setConnected(false)
 
-	wait := newPatience(d.cfg.Address)
 	waiting, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	if d.cfg.AwayLimit > 0 {
@@ -87,6 +99,7 @@ func (d *Driver) regain(ctx context.Context) error {
 	d.back = nil
 	hooks := d.hooks
 	d.mu.Unlock()
+	d.cfg.Metrics.setConnected(true)
 	logger.Info("The CSI driver is back", "driver", identity.Name, "address", d.cfg.Address, "away", wait.waited())
 	for _, f := range hooks {
 		f()

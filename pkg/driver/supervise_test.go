@@ -24,7 +24,19 @@ func TestSuperviseRegainsTheSameDriver(t *testing.T) {
 	path := socketFile(t)
 	server := newFake("d").listen(t, path)
 	ctx, log := withLogs(t)
-	d := connect(t, ctx, Config{Address: path, Timeout: time.Minute})
+	m := NewMetrics()
+	connected := func(want string) {
+		t.Helper()
+		if got := connectedSeries(t, m); got != want {
+			t.Errorf("driver_connected is %q, want %q", got, want)
+		}
+	}
+	connected("unknown-driver 0")
+	d := connect(t, ctx, Config{Address: path, Timeout: time.Minute, Metrics: m})
+	connected("d 1")
+	if since, why := d.Away(); !since.IsZero() || why != nil {
+		t.Errorf("away since %s, %v, while the driver is there", since, why)
+	}
 	var woken atomic.Int32
 	d.OnReady(func() {
 		if !d.Ready() || d.Gate(ctx) != nil {
@@ -46,6 +58,11 @@ func TestSuperviseRegainsTheSameDriver(t *testing.T) {
 	if d.Ready() {
 		t.Error("ready while the driver is dead")
 	}
+	eventually(t, "the driver was looked for", func() bool { _, why := d.Away(); return why != nil })
+	if since, why := d.Away(); since.Before(begin) || !strings.Contains(why.Error(), "the driver container must") {
+		t.Errorf("away since %s, before its loss, because %v", since, why)
+	}
+	connected("d 0")
 	_, err := d.CreateVolume(ctx, &csi.CreateVolumeRequest{Name: "v"})
 	if status.Code(err) != codes.Unavailable || outcome.Of(err) != outcome.Unchanged {
 		t.Errorf("CreateVolume while the driver is away: %v (%s), want Unavailable and Unchanged", err, outcome.Of(err))
@@ -59,6 +76,7 @@ func TestSuperviseRegainsTheSameDriver(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the hook is called", func() bool { return woken.Load() == 1 })
+	connected("d 1")
 	if _, err := d.CreateVolume(ctx, &csi.CreateVolumeRequest{Name: "v"}); err != nil {
 		t.Errorf("CreateVolume after the return: %v", err)
 	}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -129,7 +130,8 @@ func TestALostLeaseEndsTheProcess(t *testing.T) {
 	waitForHolder(t, w, "thief")
 }
 
-// A leader does not wait for its driver for ever: a replica whose driver lives gets its chance after 30 s.
+// A leader does not wait for its driver for ever: a replica whose driver lives gets its chance after 30 s. Before, it
+// tells the users of the claims that wait.
 func TestALeaderWithoutADriver(t *testing.T) {
 	t.Parallel()
 	w := sidecar.NewWorld(t, cluster.Shared(t), memdriver.Config{})
@@ -137,6 +139,14 @@ func TestALeaderWithoutADriver(t *testing.T) {
 	waitForHolder(t, w, "first")
 	w.Driver.Stop()
 	leader.Says(t, "Lost the connection to the CSI driver", soon)
+	w.Claim(t, fixture.Claim("data").Class(w.Class(t, fixture.Class("c"))))
+	if message := w.Event(t, "data", "DriverNotConnected"); !strings.Contains(message, w.Driver.Name()) || !strings.Contains(message, "socket") {
+		t.Errorf("the event of the claim says %q", message)
+	}
+	if status, metrics, err := leader.Get(t.Context(), "/metrics"); err != nil || status != http.StatusOK ||
+		!strings.Contains(metrics, fmt.Sprintf("driver_connected{driver_name=%q} 0", w.Driver.Name())) {
+		t.Errorf("the metrics do not tell of the driver: status %d, %v", status, err)
+	}
 	if code := leader.Exits(t, time.Minute); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}

@@ -430,6 +430,10 @@ func (a *apiServer) AttachmentsOf(pvName string) []*storagev1.VolumeAttachment {
 
 func (a *apiServer) Grants(string) ([]*gatewayv1beta1.ReferenceGrant, error) { return nil, nil }
 
+func (a *apiServer) UnboundClaims() []*corev1.PersistentVolumeClaim {
+	return cachedAs(a, func(c *corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == "" })
+}
+
 func (a *apiServer) MarkedClaims() []*corev1.PersistentVolumeClaim {
 	return cachedAs(a, hasMarkerFinalizer)
 }

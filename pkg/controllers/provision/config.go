@@ -38,6 +38,8 @@ type Cache interface {
 	PVsByHandle(handle string) []*corev1.PersistentVolume
 	// ClaimsBySource returns the claims whose data source has the key of source.Key.
 	ClaimsBySource(key string) []*corev1.PersistentVolumeClaim
+	// UnboundClaims returns the claims of this driver that are not bound.
+	UnboundClaims() []*corev1.PersistentVolumeClaim
 	// MarkedClaims returns the claims that carry the finalizer of a create in progress.
 	MarkedClaims() []*corev1.PersistentVolumeClaim
 	// AttachmentsOf returns the VolumeAttachments of a PersistentVolume; none when they are not watched.
