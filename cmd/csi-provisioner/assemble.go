@@ -185,7 +185,7 @@ func assemble(ctx context.Context, cfg Config, api *api, d *driver.Driver, regis
 	}
 	p := r.provisionConfig(ctx)
 	p.Driver, p.WithMigrated, p.CreateTimeout = r.driver, driver.WithMigrated, r.driver.CreateTimeout
-	p.Gate, p.WantsVAC, p.Tracer = r.gate, r.wantsVAC(), r.api.tracer
+	p.Gate, p.MayCall, p.WantsVAC, p.Tracer = r.gate, r.driver.MayCall, r.wantsVAC(), r.api.tracer
 	p.Registerer, p.Node = registry, node
 	if observer != nil {
 		p.Observer = observer

@@ -134,6 +134,12 @@ func (s *starter) driverConfig(calls *driver.Metrics) driver.Config {
 			leader := s.leader.Load()
 			return leader != nil && leader.Leading()
 		}
+		c.MayCall = func() error {
+			if leader := s.leader.Load(); leader != nil {
+				return leader.Holds()
+			}
+			return errors.New("the election has not begun")
+		}
 	}
 	if s.api.tracer != nil {
 		c.Intercept = s.api.tracer.Intercept

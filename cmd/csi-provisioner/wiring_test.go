@@ -144,8 +144,8 @@ func TestAStandbyContendsOnlyWithItsDriver(t *testing.T) {
 	}
 }
 
-// Only a leader gives up its driver, so that another replica can lead.
-func TestOnlyALeaderGivesUpItsDriver(t *testing.T) {
+// Only a leader calls its driver, and gives it up so that another replica can lead.
+func TestOnlyALeaderCallsAndGivesUpItsDriver(t *testing.T) {
 	t.Parallel()
 	mem := memdriver.Serve(t, memdriver.Config{})
 	for holder, want := range map[string]bool{"other": false, "": true} {
@@ -154,8 +154,8 @@ func TestOnlyALeaderGivesUpItsDriver(t *testing.T) {
 		if cfg.AwayLimit != driverAwayLimit {
 			t.Errorf("limit %s, want %s", cfg.AwayLimit, driverAwayLimit)
 		}
-		if cfg.MayGiveUp() {
-			t.Error("it may give up before the election has begun")
+		if cfg.MayGiveUp() || cfg.MayCall() == nil {
+			t.Error("it may give up or call its driver before the election has begun")
 		}
 		leader := newLeader(t, s.leaderConfig(r))
 		leads := lead(t, leader)
@@ -165,6 +165,9 @@ func TestOnlyALeaderGivesUpItsDriver(t *testing.T) {
 		}
 		if got := cfg.MayGiveUp(); got != want {
 			t.Errorf("it may give up: %v, while %q holds the lease, want %v", got, holder, want)
+		}
+		if err := cfg.MayCall(); (err == nil) != want {
+			t.Errorf("it may not call: %v, while %q holds the lease, want nil: %v", err, holder, want)
 		}
 	}
 	without := electing(mem.Socket())

@@ -39,8 +39,8 @@ func (d *Driver) CreateTimeout(req *csi.CreateVolumeRequest) time.Duration {
 
 // CreateVolume asks the driver for a volume. It blocks until the answer, the deadline of CreateTimeout
 // or the end of ctx. An error has a gRPC status, and its type tells where that comes from:
-//   - an outcome.Error with outcome.Unchanged: the request was not sent, because the driver is away, ctx has ended before,
-//     or req cannot be encoded;
+//   - an outcome.Error with outcome.Unchanged: the request was not sent, because the driver is away, Config.MayCall or the
+//     end of ctx forbids it, or req cannot be encoded;
 //   - an outcome.Error made by outcome.WithoutAnswer: the request was sent, and no answer came or none that can be read;
 //   - any other error is the driver's own answer.
 //
@@ -51,7 +51,7 @@ func (d *Driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 		return nil, err
 	}
 	defer l.release()
-	return call(ctx, d.CreateTimeout(req), l.controller.CreateVolume, req)
+	return call(ctx, &exchange{mayCall: d.MayCall}, d.CreateTimeout(req), l.controller.CreateVolume, req)
 }
 
 // DeleteVolume asks the driver to delete a volume. Blocking and errors are as for CreateVolume; the deadline is
@@ -62,7 +62,7 @@ func (d *Driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest)
 		return err
 	}
 	defer l.release()
-	_, err = call(ctx, cmp.Or(d.cfg.Timeouts.Delete, d.cfg.Timeout), l.controller.DeleteVolume, req)
+	_, err = call(ctx, &exchange{mayCall: d.MayCall}, cmp.Or(d.cfg.Timeouts.Delete, d.cfg.Timeout), l.controller.DeleteVolume, req)
 	return err
 }
 
@@ -74,7 +74,15 @@ func (d *Driver) GetCapacity(ctx context.Context, req *csi.GetCapacityRequest) (
 		return nil, err
 	}
 	defer l.release()
-	return call(ctx, d.cfg.Timeout, l.controller.GetCapacity, req)
+	return call(ctx, &exchange{mayCall: d.MayCall}, d.cfg.Timeout, l.controller.GetCapacity, req)
+}
+
+// MayCall returns why no call is sent now that Config.MayCall is asked about; nil when such calls are sent.
+func (d *Driver) MayCall() error {
+	if d.cfg.MayCall == nil {
+		return nil
+	}
+	return d.cfg.MayCall()
 }
 
 // acquire returns the connection if a call can be sent over it now; release it afterwards.
@@ -92,11 +100,10 @@ func (d *Driver) acquire(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// call sends req under a deadline. The types of its errors are those of CreateVolume.
-func call[Q, R any](ctx context.Context, timeout time.Duration, f method[Q, R], req Q) (R, error) {
+// call sends req under a deadline and records it in e. The types of its errors are those of CreateVolume.
+func call[Q, R any](ctx context.Context, e *exchange, timeout time.Duration, f method[Q, R], req Q) (R, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	var e exchange
 	resp, err := f(e.recorded(ctx), req)
 	return resp, e.judge(err)
 }
@@ -107,7 +114,7 @@ func ask[Q, R any](ctx context.Context, d *Driver, l *link, f method[Q, R], req 
 	asking, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
-	resp, err := call(asking, d.cfg.Timeout, f, req)
+	resp, err := call(asking, &exchange{}, d.cfg.Timeout, f, req)
 	if err != nil && l.lostBy(ctx, err) {
 		err = errRestarted
 	}

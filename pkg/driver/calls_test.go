@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -204,5 +205,53 @@ func TestAnAnswerThatIsTooLargeIsExhausted(t *testing.T) {
 	_, err := d.CreateVolume(quiet(t), &csi.CreateVolumeRequest{Name: "v"})
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("%v, want ResourceExhausted", err)
+	}
+}
+
+// Whether a call may be sent is asked before each one that makes, deletes or measures volumes, and of no other; what is refused
+// does not reach the driver, and is not measured as a call of it.
+func TestEachCallNeedsPermission(t *testing.T) {
+	t.Parallel()
+	path := socketFile(t)
+	fake := newFake("d")
+	fake.listen(t, path)
+	var asked int
+	var refusal error
+	m := NewMetrics()
+	d := connect(t, quiet(t), Config{Address: path, Timeout: time.Minute, Metrics: m, MayCall: func() error {
+		asked++
+		return refusal
+	}})
+	calls := map[string]func() error{
+		"CreateVolume": func() error {
+			_, err := d.CreateVolume(quiet(t), &csi.CreateVolumeRequest{Name: "v"})
+			return err
+		},
+		"DeleteVolume": func() error { return d.DeleteVolume(quiet(t), &csi.DeleteVolumeRequest{VolumeId: "v"}) },
+		"GetCapacity": func() error {
+			_, err := d.GetCapacity(quiet(t), &csi.GetCapacityRequest{})
+			return err
+		},
+	}
+	if _, err := d.ListVolumes(quiet(t), &csi.ListVolumesRequest{}); err != nil || asked != 0 {
+		t.Errorf("ListVolumes: %v; asked %d times for permission before any call that needs it", err, asked)
+	}
+	for method, call := range calls {
+		asked, refusal = 0, nil
+		if err := call(); err != nil || asked != 1 || fake.count(method) != 1 {
+			t.Errorf("%s: %v, asked %d times, sent %d times, want once each", method, err, asked, fake.count(method))
+		}
+		before := series(t, m)
+		refusal = errors.New("not the leader")
+		err := call()
+		if originOf(err) != notSent || outcome.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "not the leader") {
+			t.Errorf("%s without permission: %v (%s), want that it was not sent and why", method, err, originOf(err))
+		}
+		if got := fake.count(method); got != 1 {
+			t.Errorf("%s was sent %d times, want not without permission", method, got)
+		}
+		if diff := cmp.Diff(before, series(t, m)); diff != "" {
+			t.Errorf("%s without permission is measured (-before +after):\n%s", method, diff)
+		}
 	}
 }

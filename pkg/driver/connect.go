@@ -47,6 +47,9 @@ type Config struct {
 	Node bool
 	// Metrics, if not nil, gets a sample for each call.
 	Metrics *Metrics
+	// MayCall is asked immediately before each call that makes, deletes or measures volumes is sent; an error keeps the call
+	// from being sent. It must not block. Nil means that there is nothing to ask: without a leader everybody may call.
+	MayCall func() error
 	// Intercept, if not nil, is around each call and sees its error without secrets.
 	Intercept grpc.UnaryClientInterceptor
 

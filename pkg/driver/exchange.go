@@ -5,7 +5,10 @@ import (
 	"sync/atomic"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+	"k8s.io/klog/v2"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
 )
@@ -13,6 +16,10 @@ import (
 // exchange records what was sent and received during one call. The code of an error does not tell that: gRPC makes
 // errors of its own, with any code that a driver may answer too. A nil *exchange records nothing. Safe for concurrent use.
 type exchange struct {
+	// mayCall is Config.MayCall for this call; nil if it needs no permission. It is set before the call.
+	mayCall func() error
+	// refused is set when mayCall kept the call from being sent.
+	refused atomic.Bool
 	// sent is set before the first byte of the request can reach the driver.
 	sent atomic.Bool
 	// message is set when a response message arrived, whether or not it can be decoded: then the driver did not answer
@@ -83,10 +90,19 @@ type received struct {
 	exchange *exchange
 }
 
-// recordMessage is the innermost interceptor. It lets the codec find the exchange.
-func recordMessage(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+// permit is the innermost interceptor: nothing is between it and the connection. It lets the codec find the exchange, and
+// asks whether the call may be sent. At verbosity 6 it logs that it may, for tests that compare this with what the driver
+// sees.
+func permit(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	if e := exchangeOf(ctx); e != nil {
 		reply = &received{reply: reply, exchange: e}
+		if e.mayCall != nil {
+			if err := e.mayCall(); err != nil {
+				e.refused.Store(true)
+				return status.Errorf(codes.Unavailable, "nothing was sent to the CSI driver: %v", err)
+			}
+			klog.FromContext(ctx).V(6).Info("The call may be sent", "method", method)
+		}
 	}
 	return invoker(ctx, method, req, reply, cc, opts...)
 }

@@ -161,7 +161,7 @@ func TestARefusedConnectionIsNotSent(t *testing.T) {
 	if !l.lost(quiet(t)) {
 		t.Fatal("the connection lives")
 	}
-	if _, err := call(quiet(t), time.Minute, l.controller.CreateVolume, &csi.CreateVolumeRequest{Name: "v"}); originOf(err) != notSent {
+	if _, err := call(quiet(t), &exchange{}, time.Minute, l.controller.CreateVolume, &csi.CreateVolumeRequest{Name: "v"}); originOf(err) != notSent {
 		t.Errorf("%q: %v", originOf(err), err)
 	}
 	if _, err := d.CreateVolume(quiet(t), &csi.CreateVolumeRequest{Name: "v"}); originOf(err) != notSent {

@@ -85,7 +85,7 @@ func newLink(ctx context.Context, raw net.Conn, interceptors ...grpc.UnaryClient
 				return nil, errSpent
 			}
 		}),
-		grpc.WithChainUnaryInterceptor(append(interceptors, recordMessage)...),
+		grpc.WithChainUnaryInterceptor(append(interceptors, permit)...),
 	)
 	if err != nil {
 		return nil, errors.Join(err, sock.Close())

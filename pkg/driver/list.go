@@ -20,5 +20,5 @@ func (d *Driver) ListVolumes(ctx context.Context, req *csi.ListVolumesRequest) (
 	list := func(ctx context.Context, req *csi.ListVolumesRequest, opts ...grpc.CallOption) (*csi.ListVolumesResponse, error) {
 		return l.controller.ListVolumes(ctx, req, append(opts, grpc.MaxCallRecvMsgSize(maxListSize))...)
 	}
-	return call(ctx, d.cfg.Timeout, list, req)
+	return call(ctx, &exchange{}, d.cfg.Timeout, list, req)
 }

@@ -119,10 +119,13 @@ func withMigratedLabel(manager csimetrics.CSIMetricsManager, migrated bool) csim
 	return labelled
 }
 
-// intercept takes the sample of one call.
+// intercept takes the sample of one call, unless nobody was called.
 func (m *Metrics) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	begin := time.Now()
 	err := invoker(ctx, method, req, reply, cc, opts...)
+	if e := exchangeOf(ctx); e != nil && e.refused.Load() {
+		return err
+	}
 	migrated, _ := ctx.Value(migratedKey{}).(bool)
 	m.observe(sample{method, err, time.Since(begin)}, migrated)
 	return err

@@ -75,6 +75,7 @@ type Leader struct {
 
 	mu      sync.Mutex
 	leading bool          // guarded by mu
+	lost    bool          // guarded by mu: the term is over although nobody asked for its end
 	renewed time.Time     // guarded by mu: when the last successful renewal was sent
 	signal  chan struct{} // guarded by mu: closed at the next renewal
 	allowed bool          // guarded by mu: a request for the lease was answered
@@ -108,8 +109,9 @@ func NewLeader(cfg LeaderConfig) (*Leader, error) {
 
 // Run contends until ctx ends or a term is over. Leading, it calls work once: stop ends when ctx does or when
 // the lease is lost (cause ErrLeaseLost), and then no new work may begin; the other context is for calls in
-// flight and ends later: DrainTimeout after ctx, or lease-duration − renew-deadline after a loss, but not
-// after the lease itself has run out. The lease is renewed until work has returned and only then released.
+// flight and ends later: DrainTimeout after ctx, or lease-duration − renew-deadline after a loss. It never ends later than
+// LeaseDuration after the last successful renewal was sent, when others may lead. The lease is renewed until work has
+// returned and only then released.
 //
 // Run returns nil when ctx ended before there was a term, and else what work returned, joined to ErrLeaseLost
 // if that is what happened; a panic of work is an error. A standby that is told to stop returns at once and leaves the lease alone.
@@ -155,6 +157,15 @@ func (l *Leader) lead(ctx context.Context, e *election, work func(stop, work con
 	go func() { result <- loop.Guard(calls, component, func() error { return work(stop, calls) }) }()
 
 	t := term{asked: ctx.Done(), ended: e.done}
+	expiry := time.NewTimer(l.left())
+	defer expiry.Stop()
+	lose := func() {
+		l.setLost()
+		t.loss, t.ended = l.lossOf(e), nil
+		logger.Error(t.loss, "No new work, calls in flight may end", "within", l.grace().Round(time.Millisecond))
+		cancelStop(t.loss)
+		t.limit(l.grace())
+	}
 	for {
 		select {
 		case err := <-result:
@@ -164,10 +175,14 @@ func (l *Leader) lead(ctx context.Context, e *election, work func(stop, work con
 			l.release(ctx, e)
 			return err
 		case <-t.ended:
-			t.loss, t.ended = l.lossOf(e), nil
-			logger.Error(t.loss, "No new work, calls in flight may end", "within", l.grace().Round(time.Millisecond))
-			cancelStop(t.loss)
-			t.limit(l.grace())
+			lose()
+		case <-expiry.C:
+			if left := l.left(); left > 0 {
+				expiry.Reset(left)
+			} else if t.loss == nil {
+				e.end() // with some deadlines it would go on trying
+				lose()
+			}
 		case <-t.asked:
 			t.asked = nil
 			logger.Info("Draining", "within", l.cfg.DrainTimeout)
@@ -206,17 +221,21 @@ func (t *term) limit(d time.Duration) {
 func (l *Leader) grace() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	left := time.Until(l.renewed.Add(l.cfg.LeaseDuration))
-	return max(0, min(left, l.cfg.LeaseDuration-l.cfg.RenewDeadline))
+	return max(0, min(time.Until(l.renewed.Add(l.cfg.LeaseDuration)), l.cfg.LeaseDuration-l.cfg.RenewDeadline))
+}
+
+// left is how long others still take the lease for held, at least.
+func (l *Leader) left() time.Duration {
+	_, renewed := l.state()
+	return time.Until(renewed.Add(l.cfg.LeaseDuration))
 }
 
 func (l *Leader) lossOf(e *election) error {
 	if _, _, stolen := e.lock.state(); stolen {
 		return fmt.Errorf("%w: %s holds it", ErrLeaseLost, l.seen.get().holder)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return fmt.Errorf("%w: not renewed for %s", ErrLeaseLost, time.Since(l.renewed).Round(time.Second))
+	_, renewed := l.state()
+	return fmt.Errorf("%w: not renewed for %s", ErrLeaseLost, time.Since(renewed).Round(time.Second))
 }
 
 // release ends the elector and clears the lease.

@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -35,16 +36,36 @@ func (l *Leader) Ready() error {
 	return nil
 }
 
-// Gate returns at once while the lease was renewed within the renew deadline. When it was not, it may soon be
-// somebody else's: then Gate waits for the next renewal, and returns an error only when ctx ends before. No
-// new work should begin before Gate has returned nil.
+// Holds returns nil while this process may begin something as the leader, also while it drains: the last successful renewal
+// of its lease was sent within the renew deadline, and the lease is not lost. Afterwards somebody else may soon lead. It never
+// blocks.
+func (l *Leader) Holds() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.holds()
+}
+
+// holds is Holds for who has l.mu.
+func (l *Leader) holds() error {
+	switch quiet := time.Since(l.renewed); {
+	case !l.leading:
+		return errors.New("this process does not hold the leader lease")
+	case l.lost:
+		return ErrLeaseLost
+	case quiet >= l.cfg.RenewDeadline:
+		return fmt.Errorf("the leader lease was last renewed %s ago, and may soon be somebody else's", quiet.Round(time.Millisecond))
+	}
+	return nil
+}
+
+// Gate returns nil at once while Holds does. Otherwise it waits for the next renewal, and returns an error only when ctx
+// ends before. No new work should begin before Gate has returned nil.
 func (l *Leader) Gate(ctx context.Context) error {
 	for {
 		l.mu.Lock()
-		sure := time.Since(l.renewed) < l.cfg.RenewDeadline
-		signal := l.signal
+		err, signal := l.holds(), l.signal
 		l.mu.Unlock()
-		if sure {
+		if err == nil {
 			return nil
 		}
 		select {
@@ -65,6 +86,12 @@ func (l *Leader) setLeading(on bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.leading = on
+}
+
+func (l *Leader) setLost() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lost = true
 }
 
 // noteAnswer takes how a request for the lease ended. That there is no lease is no answer: it may be one that we are not

@@ -54,10 +54,10 @@ func newStage(t *testing.T, c *cluster.Cluster, cfg memdriver.Config, args ...st
 	return s
 }
 
-// start starts a sidecar behind the proxy.
-func (s *stage) start(t *testing.T) *sidecar.Sidecar {
+// start starts a sidecar behind the proxy, with more arguments than those of the stage.
+func (s *stage) start(t *testing.T, args ...string) *sidecar.Sidecar {
 	t.Helper()
-	o := s.Options(append([]string{"--timeout=" + callTimeout.String(), "-v=2"}, s.args...)...)
+	o := s.Options(append(append([]string{"--timeout=" + callTimeout.String(), "-v=2"}, s.args...), args...)...)
 	o.Kubeconfig, o.LogFile = s.kubeconfig, s.log
 	return sidecar.Start(t, o)
 }

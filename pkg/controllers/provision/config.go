@@ -102,6 +102,9 @@ type Config struct {
 	WithMigrated func(ctx context.Context, migrated bool) context.Context
 	// Gate, optional, blocks while the driver is away.
 	Gate func(ctx context.Context) error
+	// MayCall, optional, returns an error while Driver sends nothing because this process may not be the leader any more. After
+	// a stop such creates are left alone.
+	MayCall func() error
 	// Recorder writes events on claims and PersistentVolumes; OwnRecorder those of the component external-provisioner.
 	Recorder, OwnRecorder record.EventRecorder
 	// Registerer gets the metrics. Optional: without it they are counted and not shown.
@@ -170,6 +173,9 @@ func (c *Config) validate() error {
 	}
 	if c.WithMigrated == nil {
 		c.WithMigrated = func(ctx context.Context, _ bool) context.Context { return ctx }
+	}
+	if c.MayCall == nil {
+		c.MayCall = func() error { return nil }
 	}
 	if c.WantsVAC == nil {
 		c.WantsVAC = func() bool { return false }

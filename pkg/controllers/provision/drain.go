@@ -75,6 +75,8 @@ func (c *Controller) mustEnd(cr create) bool {
 	switch {
 	case cr.unsaved == nil && !cr.proto.unanswered: // or nothing is known of it, not even the claim
 		return false
+	case cr.unsaved == nil && c.cfg.MayCall() != nil: // the lease is lost: what was answered is saved, and no more
+		return false
 	case !c.leftOnClaim(cr.claim.UID):
 		return true
 	}

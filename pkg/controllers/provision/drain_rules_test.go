@@ -282,3 +282,44 @@ func TestAStopFinishesWhatAForcedDeletionLeaves(t *testing.T) {
 		}
 	})
 }
+
+// When the lease is lost, somebody else may call the driver. A create without an answer is theirs; the PersistentVolume of an
+// answer is saved.
+func TestALossOfTheLeaseSavesWhatWasAnsweredAndNoMore(t *testing.T) {
+	var lost atomic.Bool
+	inWorld(t, func(cfg *Config) {
+		cfg.MayCall = func() error {
+			if lost.Load() {
+				return errors.New("the lease is lost")
+			}
+			return nil
+		}
+	}, func(t *testing.T, w *world) {
+		var refuse atomic.Bool
+		refuse.Store(true)
+		w.api.failing(func(verb, resource, name string) error {
+			if verb == "create" && resource == "persistentvolumes" && refuse.Load() {
+				return errors.New("no connection")
+			}
+			return forbidMarkers(verb, resource, name)
+		})
+		w.driver.answers(answer{}, noAnswer)
+		w.claim("answered")
+		w.pass(100 * time.Millisecond)
+		w.claim("open")
+		w.pass(100 * time.Millisecond)
+		w.calls(0, 0)
+		lost.Store(true)
+		refuse.Store(false)
+		if took := w.term(drainTime); took > time.Second {
+			t.Errorf("the stop took %s", took)
+		}
+		w.calls(0, 0)
+		if w.pv("pvc-uid-of-answered") == nil {
+			t.Error("the PersistentVolume of the answered call was not saved")
+		}
+		if !w.inLog("A volume may be lost", `volume="pvc-uid-of-open"`) {
+			t.Error("the log does not name the volume that is left open")
+		}
+	})
+}
