@@ -176,6 +176,9 @@ func assemble(ctx context.Context, cfg Config, api *api, d *driver.Driver, regis
 	if err != nil {
 		return nil, err
 	}
+	if err := r.watchPeers(node); err != nil {
+		return nil, err
+	}
 	if err := r.watchTopology(); err != nil {
 		return nil, err
 	}

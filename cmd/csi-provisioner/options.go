@@ -198,7 +198,7 @@ func (o *Options) addCapacity(fs *pflag.FlagSet) {
 func (o *Options) addNode(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.nodeDeployment, "node-deployment", false, "Serve only claims and PersistentVolumes of this node. Needs the environment variable NODE_NAME.")
 	fs.BoolVar(&o.nodeImmediate, "node-deployment-immediate-binding", true, "Compete with the other nodes for claims with immediate binding.")
-	fs.DurationVar(&o.nodeBaseDelay, "node-deployment-base-delay", 20*time.Second, "The first try to take such a claim comes after a random part of this; it doubles with each conflict.")
+	fs.DurationVar(&o.nodeBaseDelay, "node-deployment-base-delay", 20*time.Second, "The first try to take such a claim comes within this: at once on the node that comes first for the claim, where CSINodes can be read, else after a random part. It doubles with each conflict.")
 	fs.DurationVar(&o.nodeMaxDelay, "node-deployment-max-delay", 60*time.Second, "Longest such delay.")
 	fs.BoolVar(&o.nodeCleanup, "node-deployment-cleanup", false, "Let one instance, by a lease, look after what no other can: claims whose selected node has no driver, and PersistentVolumes, marked claims and CSIStorageCapacity objects whose node is gone.")
 }

@@ -10,7 +10,7 @@ import (
 
 // RaceConfig describes a Race.
 type RaceConfig struct {
-	// Base is the span over which the nodes' first waits are spread (--node-deployment-base-delay). Zero: no wait.
+	// Base is the longest first wait (--node-deployment-base-delay). Zero: no wait.
 	Base time.Duration
 	// Max bounds the wait (--node-deployment-max-delay).
 	Max time.Duration
@@ -18,9 +18,10 @@ type RaceConfig struct {
 	Random func() float64
 }
 
-// Race keeps, for each claim that this node competes for, how long it still has to wait: each try waits longer
-// than the one before, less a random part, so that of many nodes few try at the same time and a node that lost
-// finds the winner's name. Safe for concurrent use; it holds one small entry for each claim in the race.
+// Race keeps, for each claim that this node competes for, how long it still has to wait. The first wait follows the
+// order of the nodes where that is known: mostly one node tries. Every other wait is longer than the one before, less
+// a random part, so that of many nodes few try at the same time and a node that lost finds the winner's name.
+// Safe for concurrent use; it holds one small entry for each claim in the race.
 type Race struct {
 	cfg RaceConfig
 
@@ -46,16 +47,34 @@ func NewRace(cfg RaceConfig) (*Race, error) {
 }
 
 // Wait returns how long the claim still has to wait before this node may try to become its owner; zero: try now.
-// The first call for a claim draws its first wait. Asking again does not make it longer.
+// A claim that is not in the race enters it with an order that is not known.
 func (r *Race) Wait(uid types.UID, now time.Time) time.Duration {
+	return r.Enter(uid, now, Order{})
+}
+
+// Enter takes the claim into the race and returns its first wait: by the order, or a random one where that is not
+// known. For a claim in the race it is Wait: asking again does not make the wait longer.
+func (r *Race) Enter(uid types.UID, now time.Time, order Order) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	run, ok := r.runners[uid]
 	if !ok {
-		run = r.draw(0, now)
+		if order.Of > 0 {
+			run.due = now.Add(order.first(r.cfg.Base, r.cfg.Max))
+		} else {
+			run = r.draw(0, now)
+		}
 		r.runners[uid] = run
 	}
 	return max(0, run.due.Sub(now))
+}
+
+// Has reports whether the claim is in the race.
+func (r *Race) Has(uid types.UID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, ok := r.runners[uid]
+	return ok
 }
 
 // Again draws the next, longer wait and returns it: after a conflict, after an error, and when the node had not

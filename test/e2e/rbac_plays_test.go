@@ -170,7 +170,7 @@ var plays = map[string]play{
 		},
 	},
 	"node deployment": {
-		rights: []string{baseRights, "rbac-capacity.yaml"},
+		rights: []string{baseRights, "rbac-capacity.yaml", "rbac-node-immediate.yaml"},
 		driver: memdriver.Config{Capabilities: []memdriver.Capability{memdriver.CreateDelete, memdriver.Capacity}, Topology: map[string]string{zoneKey: "a"}},
 		args: append([]string{
 			"--node-deployment", "--node-deployment-base-delay=100ms", "--node-deployment-max-delay=200ms", "--capacity-ownerref-level=0",

@@ -201,6 +201,10 @@ var removals = map[string]removal{
 	"without replicasets capacity has no owner at level 2": {
 		play: "capacity", resource: "replicasets", stops: ends, says: "grant the verb get on replicasets.apps in namespace",
 	},
+	"without csinodes nodes take claims after random waits": {
+		play: "node deployment", resource: "csinodes", stops: func(s *stage) { s.works("data") },
+		says: "grant the service account the verbs list and watch on csinodes.storage.k8s.io",
+	},
 	// One test for both, since it waits for a minute.
 	"without nodes and csinodes nothing is cleaned up after them": {
 		play: "node cleanup", resource: "nodes csinodes", stops: lookAtNodes,

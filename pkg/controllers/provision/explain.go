@@ -164,7 +164,7 @@ func (c *Controller) explainNode(ctx context.Context, e *ClaimExplanation, class
 			return nil
 		}
 		e.reached(stageNode, 3, "")
-		e.notef("No node is selected: after a random wait the node asks its driver for the room (GetCapacity), and writes its name on the claim if there is enough and no other node was first.")
+		e.notef("No node is selected: after a wait the node asks its driver for the room (GetCapacity), and writes its name on the claim if there is enough and no other node was first.")
 		return c.explainPlan(e, c.gatherFor(ctx, e.Claim, class, placement{node: here}), AnswerCompete)
 	case nodelocal.NotOurs:
 	}

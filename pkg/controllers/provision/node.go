@@ -25,12 +25,22 @@ type RoomDriver interface {
 	GetCapacity(ctx context.Context, req *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error)
 }
 
+// Peers tells which nodes have the driver. Its methods may be called concurrently.
+type Peers interface {
+	// Ready reports whether Nodes says all that it ever will; it becomes true within seconds of the first call.
+	Ready() bool
+	// Nodes returns the names of the nodes that registered the driver, none when they cannot be read.
+	Nodes() []string
+}
+
 // NodeDeployment makes a Controller serve one node only.
 type NodeDeployment struct {
 	// Local is what the driver says about this node. Required.
 	Local *nodelocal.Local
 	// Race spreads the instances that compete for one claim. Required.
 	Race *nodelocal.Race
+	// Peers are the nodes that may take a claim; nil: not known, and the nodes' first waits are random.
+	Peers Peers
 	// Room is asked before this node takes a claim. Required, but to explain: nil is not asked then.
 	Room RoomDriver
 	// ImmediateBinding lets this node take claims of classes that wait for no scheduler
@@ -95,10 +105,25 @@ func (c *Controller) own(ctx context.Context, claim *corev1.PersistentVolumeClai
 		return false, loop.Done()
 	case nodelocal.Compete:
 	}
-	if wait := node.Race.Wait(claim.UID, time.Now()); wait > 0 {
+	if wait := node.enter(claim.UID, class); wait > 0 {
 		return false, loop.After(wait)
 	}
 	return false, c.compete(ctx, claim, class)
+}
+
+// peersPoll is how often is looked whether the peers are known.
+const peersPoll = 50 * time.Millisecond
+
+// enter takes the claim into the race, once the order of the nodes is known, and returns how long to wait. Which nodes
+// a class with allowed topologies admits only they know themselves, so their waits are random.
+func (n *NodeDeployment) enter(uid types.UID, class *storagev1.StorageClass) time.Duration {
+	if n.Race.Has(uid) || n.Peers == nil || len(class.AllowedTopologies) > 0 {
+		return n.Race.Wait(uid, time.Now())
+	}
+	if !n.Peers.Ready() {
+		return peersPoll
+	}
+	return n.Race.Enter(uid, time.Now(), nodelocal.OrderOf(uid, n.name(), n.Peers.Nodes()))
 }
 
 // leave leaves a claim to the node that has begun a create for it: whatever the claim says by now, only that node
