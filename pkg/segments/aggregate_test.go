@@ -58,7 +58,7 @@ func TestAggregateWithoutSelectedNode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			x, _, _ := fedWith(t, tc.cells)
-			got, err := x.Require(topology.Request{ClaimName: "c", Immediate: true})
+			got, err := x.Require(t.Context(), topology.Request{ClaimName: "c", Immediate: true})
 			wantAggregate(t, tc.want, got, err)
 		})
 	}
@@ -86,7 +86,7 @@ func TestAggregateForSelectedNode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			x, _, _ := fedWith(t, tc.cells)
-			got, err := x.Require(topology.Request{SelectedNode: "n"})
+			got, err := x.Require(t.Context(), topology.Request{SelectedNode: "n"})
 			wantAggregate(t, tc.want, got, err)
 			// The same when the nodes come in another order, between claims without a selected node.
 			x, nodes, csiNodes := fedWith(t, nil)
@@ -94,9 +94,9 @@ func TestAggregateForSelectedNode(t *testing.T) {
 				c := tc.cells[len(tc.cells)-1-i]
 				csiNodes.apply(csiNode(c.name, c.keys))
 				nodes.apply(node(c.name, c.labels))
-				_, _ = x.Require(topology.Request{ClaimName: "c", Immediate: true})
+				_, _ = x.Require(t.Context(), topology.Request{ClaimName: "c", Immediate: true})
 			}
-			got, err = x.Require(topology.Request{SelectedNode: "n"})
+			got, err = x.Require(t.Context(), topology.Request{SelectedNode: "n"})
 			wantAggregate(t, tc.want, got, err)
 		})
 	}
@@ -121,11 +121,11 @@ func TestAggregateFollowsKeySets(t *testing.T) {
 	x, _, csiNodes := fedWith(t, []cell{{"n", "zone=z1,rack=k1", "zone rack"}, {"b", "zone=z2,rack=k2", "zone rack"}, {"c", "zone=z3", "-"}})
 	check := func(step, wantAll, wantN string) {
 		t.Helper()
-		got, err := x.Require(topology.Request{ClaimName: "c", Immediate: true})
+		got, err := x.Require(t.Context(), topology.Request{ClaimName: "c", Immediate: true})
 		if err != nil || requisite(got) != wantAll {
 			t.Errorf("%s: requisite %s, %v, want %s", step, requisite(got), err, wantAll)
 		}
-		if got, err = x.Require(topology.Request{SelectedNode: "n"}); err != nil || requisite(got) != wantN {
+		if got, err = x.Require(t.Context(), topology.Request{SelectedNode: "n"}); err != nil || requisite(got) != wantN {
 			t.Errorf("%s: requisite for n %s, %v, want %s", step, requisite(got), err, wantN)
 		}
 	}
@@ -186,7 +186,7 @@ func TestAllowedTopologiesAreShared(t *testing.T) {
 		var first []*csi.Topology
 		for range 2 {
 			allowed := []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "zone", Values: []string{"z1", "z2"}}}}}
-			got, err := from.Require(topology.Request{SelectedNode: "n", AllowedTopologies: allowed})
+			got, err := from.Require(t.Context(), topology.Request{SelectedNode: "n", AllowedTopologies: allowed})
 			if err != nil {
 				t.Fatal(err)
 			}

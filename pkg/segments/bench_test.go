@@ -38,10 +38,10 @@ func BenchmarkRequire(b *testing.B) {
 		x, _, _ := filled(b, size, keys)
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := x.Require(topology.Request{ClaimName: "data-web-17", Immediate: true}); err != nil {
+			if _, err := x.Require(b.Context(), topology.Request{ClaimName: "data-web-17", Immediate: true}); err != nil {
 				b.Fatal(err)
 			}
-			if _, err := x.Require(topology.Request{ClaimName: "c", SelectedNode: "node-00042"}); err != nil {
+			if _, err := x.Require(b.Context(), topology.Request{ClaimName: "c", SelectedNode: "node-00042"}); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -56,7 +56,7 @@ func BenchmarkRequireEncoded(b *testing.B) {
 		var buffer []byte
 		b.ReportAllocs()
 		for b.Loop() {
-			r, err := x.Require(topology.Request{ClaimName: "data-web-17", Immediate: true})
+			r, err := x.Require(b.Context(), topology.Request{ClaimName: "data-web-17", Immediate: true})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -92,11 +92,11 @@ func BenchmarkRequireAfterJoin(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			nodes.apply(node("joins", "zone=z9,host=joins"))
-			if _, err := x.Require(topology.Request{ClaimName: "data-web-17", Immediate: true}); err != nil {
+			if _, err := x.Require(b.Context(), topology.Request{ClaimName: "data-web-17", Immediate: true}); err != nil {
 				b.Fatal(err)
 			}
 			nodes.remove(node("joins", ""))
-			if _, err := x.Require(topology.Request{ClaimName: "data-web-17", Immediate: true}); err != nil {
+			if _, err := x.Require(b.Context(), topology.Request{ClaimName: "data-web-17", Immediate: true}); err != nil {
 				b.Fatal(err)
 			}
 		}

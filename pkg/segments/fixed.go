@@ -31,7 +31,7 @@ func NewFixed(node string, local *csi.Topology) *Fixed {
 
 // Require returns the accessibility requirement for a request, nil for none; it is shared and must not be
 // changed. Every other node is gone, as topology.ErrNodeGone says.
-func (f *Fixed) Require(r topology.Request) (*csi.TopologyRequirement, error) {
+func (f *Fixed) Require(_ context.Context, r topology.Request) (*csi.TopologyRequirement, error) {
 	facts := topology.Facts{Keys: f.keys, Terms: f.terms, Expansions: &f.expansions}
 	if r.SelectedNode != "" {
 		var err error

@@ -14,7 +14,7 @@ import (
 
 // source is what both kinds of segments can do; cmd hands either of them on.
 type source interface {
-	Require(r topology.Request) (*csi.TopologyRequirement, error)
+	Require(ctx context.Context, r topology.Request) (*csi.TopologyRequirement, error)
 	Segments() []topology.Segment
 	AddHandler(changed func(added, removed []topology.Segment))
 	HasSynced() bool
@@ -83,7 +83,7 @@ func TestFixedRequire(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := NewFixed("n1", tc.local).Require(tc.r)
+			got, err := NewFixed("n1", tc.local).Require(t.Context(), tc.r)
 			if (err != nil) != tc.wantErr || errors.Is(err, topology.ErrNodeGone) != tc.wantGone {
 				t.Fatalf("error %v, want one: %v, ErrNodeGone: %v", err, tc.wantErr, tc.wantGone)
 			}

@@ -204,7 +204,7 @@ func TestRequirementsAreShared(t *testing.T) {
 	}
 	require := func(r topology.Request) []any {
 		t.Helper()
-		got, err := x.Require(r)
+		got, err := x.Require(t.Context(), r)
 		if err != nil {
 			t.Fatal(err)
 		}

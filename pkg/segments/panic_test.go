@@ -65,7 +65,7 @@ func TestALookThatPanicsIsAnError(t *testing.T) {
 		node string
 		want bool // a panic
 	}{{"bad", true}, {"bad", false}} {
-		_, err := w.Require(topology.Request{SelectedNode: tc.node})
+		_, err := w.Require(t.Context(), topology.Request{SelectedNode: tc.node})
 		if _, panicked := errors.AsType[*loop.PanicError](err); panicked != tc.want || err == nil {
 			t.Errorf("error %v, want a panic: %v", err, tc.want)
 		}

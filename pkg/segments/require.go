@@ -1,6 +1,7 @@
 package segments
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,9 +18,10 @@ var errNotSynced = errors.New("the cluster's topology is not known yet")
 // Require returns the accessibility requirement for a request, nil for none. The result is shared with other
 // claims: it must not be changed, and is better not cloned. When the caches do not show the selected node, the API
 // server is asked once before it is called gone: an error with topology.ErrNodeGone in its chain means that it is
-// gone, any other that a later try may succeed.
-func (x *Index) Require(r topology.Request) (*csi.TopologyRequirement, error) {
-	facts, err := x.facts(r)
+// gone, any other that a later try may succeed. When ctx ends, nothing is waited for any more, and the error is the cause of
+// that.
+func (x *Index) Require(ctx context.Context, r topology.Request) (*csi.TopologyRequirement, error) {
+	facts, err := x.facts(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -27,7 +29,7 @@ func (x *Index) Require(r topology.Request) (*csi.TopologyRequirement, error) {
 	return topology.Require(r, facts)
 }
 
-func (x *Index) facts(r topology.Request) (topology.Facts, error) {
+func (x *Index) facts(ctx context.Context, r topology.Request) (topology.Facts, error) {
 	if r.SelectedNode == "" {
 		if !r.NeedsTerms() {
 			return topology.Facts{}, nil
@@ -36,7 +38,7 @@ func (x *Index) facts(r topology.Request) (topology.Facts, error) {
 		defer x.mu.Unlock()
 		return x.withTerms(topology.Facts{Keys: x.table.registeredKeys()}, x.table.allTerms)
 	}
-	m, err := x.member(r.SelectedNode)
+	m, err := x.member(ctx, r.SelectedNode)
 	if err != nil {
 		return topology.Facts{}, err
 	}
@@ -78,7 +80,7 @@ func (x *Index) syncedLocked() error {
 }
 
 // member returns what is known of the selected node, from the caches if they show all of it.
-func (x *Index) member(node string) (topology.Member, error) {
+func (x *Index) member(ctx context.Context, node string) (topology.Member, error) {
 	var m topology.Member
 	var read bool
 	var err error
@@ -95,9 +97,15 @@ func (x *Index) member(node string) (topology.Member, error) {
 	case x.lookups <- lookup{node: node, reply: reply}:
 	case <-x.ended:
 		return m, fmt.Errorf("read node %q: %w", node, errEnded)
+	case <-ctx.Done():
+		return m, fmt.Errorf("read node %q: %w", node, context.Cause(ctx))
 	}
-	got := <-reply
-	return got.member, got.err
+	select {
+	case got := <-reply:
+		return got.member, got.err
+	case <-ctx.Done():
+		return m, fmt.Errorf("read node %q: %w", node, context.Cause(ctx))
+	}
 }
 
 var errEnded = errors.New("the node watch has ended")

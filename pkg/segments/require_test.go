@@ -54,7 +54,7 @@ func TestSelectedNodeNotInTheCaches(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := w.Require(tc.r)
+			got, err := w.Require(t.Context(), tc.r)
 			if errors.Is(err, topology.ErrNodeGone) != tc.wantGone || (err != nil) != tc.wantGone {
 				t.Fatalf("error %v, want ErrNodeGone: %v", err, tc.wantGone)
 			}
@@ -76,15 +76,36 @@ func TestSelectedNodeWhenTheServerIsAway(t *testing.T) {
 	w.client.PrependReactor("get", "csinodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewServiceUnavailable("away")
 	})
-	if _, err := w.Require(topology.Request{SelectedNode: "n2"}); err == nil || errors.Is(err, topology.ErrNodeGone) || !apierrors.IsServiceUnavailable(err) {
+	if _, err := w.Require(t.Context(), topology.Request{SelectedNode: "n2"}); err == nil || errors.Is(err, topology.ErrNodeGone) || !apierrors.IsServiceUnavailable(err) {
 		t.Errorf("error %v, want the server's", err)
 	}
 	before := gets(&w.client.Fake) + gets(&w.meta.Fake)
-	if _, err := w.Require(topology.Request{SelectedNode: "n1"}); err != nil {
+	if _, err := w.Require(t.Context(), topology.Request{SelectedNode: "n1"}); err != nil {
 		t.Error(err)
 	}
 	if after := gets(&w.client.Fake) + gets(&w.meta.Fake); after != before {
 		t.Errorf("%d requests for a node that is known", after-before)
+	}
+}
+
+// A question about a node is given up when its caller is stopped, before and while it is being answered.
+func TestRequireEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	x, _, _ := fed(t) // nobody answers questions
+	stopped := errors.New("stopped")
+	ctx, stop := context.WithCancelCause(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := x.Require(ctx, topology.Request{SelectedNode: "n1"})
+		ended <- err
+	}()
+	<-x.lookups // it is taken and not answered
+	stop(stopped)
+	if err := <-ended; !errors.Is(err, stopped) || errors.Is(err, topology.ErrNodeGone) {
+		t.Errorf("error %v while the node is read, want %v", err, stopped)
+	}
+	if _, err := x.Require(ctx, topology.Request{SelectedNode: "n1"}); !errors.Is(err, stopped) {
+		t.Errorf("error %v before that, want %v", err, stopped)
 	}
 }
 
@@ -95,16 +116,16 @@ func TestRequireBeforeAndAfterRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range []topology.Request{{SelectedNode: "n1"}, {ClaimName: "c", Immediate: true}} {
-		if _, err := x.Require(r); err == nil || errors.Is(err, topology.ErrNodeGone) {
+		if _, err := x.Require(t.Context(), r); err == nil || errors.Is(err, topology.ErrNodeGone) {
 			t.Errorf("before Run: error %v, want one that is tried again", err)
 		}
 	}
-	if got, err := x.Require(topology.Request{ClaimName: "c"}); got != nil || err != nil {
+	if got, err := x.Require(t.Context(), topology.Request{ClaimName: "c"}); got != nil || err != nil {
 		t.Errorf("no requirement wanted: %v, %v", got, err)
 	}
 	ended, _, _ := fed(t)
 	close(ended.ended)
-	if _, err := ended.Require(topology.Request{SelectedNode: "n1"}); !errors.Is(err, errEnded) {
+	if _, err := ended.Require(t.Context(), topology.Request{SelectedNode: "n1"}); !errors.Is(err, errEnded) {
 		t.Errorf("after Run: error %v, want %v", err, errEnded)
 	}
 	if _, err := New(Config{}); err == nil {
@@ -118,11 +139,11 @@ func TestRequireWhileLabelsAreRead(t *testing.T) {
 	x, nodes, csiNodes := fed(t, "zone")
 	nodes.apply(node("n1", "zone=a,rack=r"))
 	csiNodes.apply(csiNode("n1", "zone rack"))
-	if _, err := x.Require(topology.Request{ClaimName: "c", Immediate: true}); err == nil || !strings.Contains(err.Error(), "being read") {
+	if _, err := x.Require(t.Context(), topology.Request{ClaimName: "c", Immediate: true}); err == nil || !strings.Contains(err.Error(), "being read") {
 		t.Errorf("error %v, want one that says that labels are being read", err)
 	}
 	x.nodeStore(x.widen()).replace([]any{node("n1", "zone=a,rack=r")})
-	if got, err := x.Require(topology.Request{ClaimName: "c", Immediate: true}); err != nil || len(got.GetRequisite()) != 1 {
+	if got, err := x.Require(t.Context(), topology.Request{ClaimName: "c", Immediate: true}); err != nil || len(got.GetRequisite()) != 1 {
 		t.Errorf("requirement %v, %v", got, err)
 	}
 }
@@ -134,10 +155,10 @@ func TestRequireWhileLabelsOfOtherNodesAreRead(t *testing.T) {
 	x, nodes, csiNodes := fed(t, "zone")
 	nodes.replace([]any{node("n1", "zone=a"), node("n2", "zone=b,rack=r")})
 	csiNodes.replace([]any{csiNode("n1", "zone"), csiNode("n2", "zone rack")})
-	if _, err := x.Require(topology.Request{ClaimName: "c", Immediate: true}); err == nil || !strings.Contains(err.Error(), "being read") {
+	if _, err := x.Require(t.Context(), topology.Request{ClaimName: "c", Immediate: true}); err == nil || !strings.Contains(err.Error(), "being read") {
 		t.Errorf("no selected node: error %v, want one that says that labels are being read", err)
 	}
-	got, err := x.Require(topology.Request{SelectedNode: "n1"})
+	got, err := x.Require(t.Context(), topology.Request{SelectedNode: "n1"})
 	if err != nil || requisite(got) != "{zone=a} {zone=b}" {
 		t.Errorf("a selected node: requisite %s, %v", requisite(got), err)
 	}
@@ -147,7 +168,7 @@ func TestRequireWhileLabelsOfOtherNodesAreRead(t *testing.T) {
 func TestALostNodeCostsOneRead(t *testing.T) {
 	t.Parallel()
 	w := start(t, []*metav1.PartialObjectMetadata{node("n1", "zone=a")}, []*storagev1.CSINode{csiNode("n1", "zone")})
-	if _, err := w.Require(topology.Request{SelectedNode: "gone"}); !errors.Is(err, topology.ErrNodeGone) {
+	if _, err := w.Require(t.Context(), topology.Request{SelectedNode: "gone"}); !errors.Is(err, topology.ErrNodeGone) {
 		t.Errorf("error %v, want ErrNodeGone", err)
 	}
 	if csiNodes, nodes := gets(&w.client.Fake), gets(&w.meta.Fake); csiNodes != 1 || nodes != 0 {

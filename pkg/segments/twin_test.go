@@ -89,7 +89,7 @@ func compareWithTwin(t *testing.T, x *Index, twin map[string]*topology.Member, n
 			continue // that is a question for the API server
 		}
 		wantReq, wantErr := topology.Require(r, naiveFacts(r, twin))
-		got, err := x.Require(r)
+		got, err := x.Require(t.Context(), r)
 		if r.SelectedNode != "" {
 			if _, selectErr := twin[name].Select(name); selectErr != nil {
 				wantReq, wantErr = nil, selectErr

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/loop"
 	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
 	"github.com/csi-sidecars/external-provisioner/pkg/topology"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
@@ -25,6 +26,8 @@ const cleanupTries = 5
 type result struct {
 	pv  *corev1.PersistentVolume
 	err error
+	// stopped says that a stop ended the attempt before the driver was called; err is meaningless then.
+	stopped bool
 	// volumeID is what the driver calls the volume of pv.
 	volumeID string
 	// call is nil when the driver was not called.
@@ -38,15 +41,9 @@ type result struct {
 // known while it runs.
 func (c *Controller) apply(ctx context.Context, cr *create) result {
 	plan := cr.plan
-	asRead := cr.snapshot
-	cr.snapshot = nil
-	secret, err := c.provisionerSecret(ctx, plan, cr.proto.unanswered)
-	if err != nil {
-		return result{err: because(reasonSecret, err)}
-	}
-	// As late as can be: a claim that cannot succeed must not hold its source.
-	if err := c.protectSource(ctx, plan, asRead, cr.proto.unanswered); err != nil {
-		return result{err: because(reasonSource, err)}
+	secret, prepared := c.prepare(ctx, cr)
+	if prepared.err != nil || prepared.stopped {
+		return prepared
 	}
 	value := c.markerOf(plan).encode()
 	if c.cfg.MarkerDelay == 0 && !cr.proto.unanswered {
@@ -63,6 +60,24 @@ func (c *Controller) apply(ctx context.Context, cr *create) result {
 		res.secretVersion = secret.ResourceVersion
 	}
 	return res
+}
+
+// prepare reads the secret and protects the source. A stop ends it when a worker waits for it; the drain does so itself
+// for a volume that may exist already.
+func (c *Controller) prepare(ctx context.Context, cr *create) (*corev1.Secret, result) {
+	ctx, cancel := loop.UntilStop(ctx, 0)
+	defer cancel()
+	asRead := cr.snapshot
+	cr.snapshot = nil
+	secret, err := c.provisionerSecret(ctx, cr.plan, cr.proto.unanswered)
+	if err != nil {
+		return nil, result{err: because(reasonSecret, err), stopped: ctx.Err() != nil}
+	}
+	// As late as can be: a claim that cannot succeed must not hold its source.
+	if err := c.protectSource(ctx, cr.plan, asRead, cr.proto.unanswered); err != nil {
+		return nil, result{err: because(reasonSource, err), stopped: ctx.Err() != nil}
+	}
+	return secret, result{}
 }
 
 // call calls the driver and makes a PersistentVolume of its answer.

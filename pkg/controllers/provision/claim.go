@@ -129,7 +129,12 @@ func (c *Controller) attempt(ctx context.Context, cr create, class *storagev1.St
 	start := time.Now()
 	ctx, span := c.claimSpan(ctx, spanProvision, cr.claim)
 	defer span.End()
-	facts, plan, err := c.decide(ctx, cr, class)
+	asking, cancel := loop.UntilStop(ctx, 0)
+	defer cancel()
+	facts, plan, err := c.decide(asking, cr, class)
+	if asking.Err() != nil {
+		return loop.Again() // a stop waits for no answer; the next process asks anew
+	}
 	if outcome.Of(err) == outcome.NotOurs {
 		span.Fail(err)
 		if !cr.populator {
@@ -183,6 +188,9 @@ func (c *Controller) turn(ctx context.Context, cr create) bool {
 func (c *Controller) carryOut(ctx context.Context, cr create, start time.Time) loop.Verdict {
 	plan := cr.plan
 	res := c.apply(ctx, &cr)
+	if res.stopped {
+		return loop.Again()
+	}
 	if res.err == nil {
 		cr.unsaved, cr.volumeID = res.pv, res.volumeID
 		return c.made(ctx, cr, start)

@@ -57,9 +57,10 @@ type Events interface {
 	OnAttachment(cluster.Handler[*storagev1.VolumeAttachment]) (synced func() bool, err error)
 }
 
-// Topologies says where a volume must be accessible from. The result is shared and only read.
+// Topologies says where a volume must be accessible from. The result is shared and only read. It waits no longer than until
+// ctx ends.
 type Topologies interface {
-	Require(in topology.Request) (*csi.TopologyRequirement, error)
+	Require(ctx context.Context, in topology.Request) (*csi.TopologyRequirement, error)
 }
 
 // Translator turns in-tree objects into CSI ones and back.

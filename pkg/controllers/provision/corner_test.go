@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -96,7 +97,7 @@ func TestANameOfAnotherFormIsRecognized(t *testing.T) {
 // nodeGone is a topology in which the selected node is not there any more.
 type nodeGone struct{ asked []topology.Request }
 
-func (n *nodeGone) Require(r topology.Request) (*csi.TopologyRequirement, error) {
+func (n *nodeGone) Require(_ context.Context, r topology.Request) (*csi.TopologyRequirement, error) {
 	n.asked = append(n.asked, r)
 	if r.Hint != nil {
 		segment := []*csi.Topology{{Segments: r.Hint}}

@@ -145,7 +145,7 @@ func (c *Controller) explainTurn(ctx context.Context, e *ClaimExplanation, class
 
 // explainNode is for a claim whose turn it is, in node deployment.
 func (c *Controller) explainNode(ctx context.Context, e *ClaimExplanation, class *storagev1.StorageClass) error {
-	s, here := c.standTo(e.Claim, class), c.cfg.Node.name()
+	s, here := c.standTo(ctx, e.Claim, class), c.cfg.Node.name()
 	if s.other != "" {
 		e.reached(stageNode, 0, fmt.Sprintf("node %q has, and this is node %q", s.other, here))
 		e.Answer = AnswerNothing

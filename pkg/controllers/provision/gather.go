@@ -42,7 +42,7 @@ func (c *Controller) gatherFor(ctx context.Context, claim *corev1.PersistentVolu
 	if name := claim.Spec.VolumeAttributesClassName; f.WantsVAC && name != nil && *name != "" && f.Source.Kind != source.Populator {
 		f.VAC, f.VACErr = c.cfg.Client.StorageV1().VolumeAttributesClasses().Get(ctx, *name, metav1.GetOptions{})
 	}
-	c.gatherPlace(&f, where)
+	c.gatherPlace(ctx, &f, where)
 	return f
 }
 
@@ -70,9 +70,9 @@ func (c *Controller) translated(class *storagev1.StorageClass) (*storagev1.Stora
 }
 
 // gatherPlace asks where the volume may be, unless the class cannot be read.
-func (c *Controller) gatherPlace(f *Facts, where placement) {
+func (c *Controller) gatherPlace(ctx context.Context, f *Facts, where placement) {
 	if c.cfg.Topologies != nil && f.TranslateErr == nil {
-		f.Requirement, f.RequirementErr = c.cfg.Topologies.Require(c.topologyRequest(f.Claim, f.Translated, where))
+		f.Requirement, f.RequirementErr = c.cfg.Topologies.Require(ctx, c.topologyRequest(f.Claim, f.Translated, where))
 	}
 }
 

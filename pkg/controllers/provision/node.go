@@ -58,7 +58,7 @@ type stand struct {
 }
 
 // standTo decides how this node stands to the claim; only called in node deployment.
-func (c *Controller) standTo(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) stand {
+func (c *Controller) standTo(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) stand {
 	node := c.cfg.Node
 	question := nodelocal.Question{
 		Node:             node.Local.Name(),
@@ -72,7 +72,7 @@ func (c *Controller) standTo(claim *corev1.PersistentVolumeClaim, class *storage
 			if err != nil {
 				return nil //nolint:nilerr // the owner reports what is wrong with the class
 			}
-			_, err = c.cfg.Topologies.Require(c.topologyRequest(claim, translated, placement{node: node.Local.Name()}))
+			_, err = c.cfg.Topologies.Require(ctx, c.topologyRequest(claim, translated, placement{node: node.Local.Name()}))
 			return err
 		}
 	}
@@ -87,7 +87,7 @@ func (c *Controller) own(ctx context.Context, claim *corev1.PersistentVolumeClai
 	if node == nil {
 		return true, loop.Done()
 	}
-	s := c.standTo(claim, class)
+	s := c.standTo(ctx, claim, class)
 	if s.unreachable != nil {
 		klog.FromContext(ctx).V(4).Info("This node is not among the allowed ones", "err", s.unreachable)
 	}
@@ -223,7 +223,7 @@ func (c *Controller) gatherForRoom(ctx context.Context, claim *corev1.Persistent
 	if c.cfg.Settings.GrowToSourceSize && f.SourceErr == nil {
 		c.gatherSource(ctx, &f)
 	}
-	c.gatherPlace(&f, where)
+	c.gatherPlace(ctx, &f, where)
 	return f
 }
 
