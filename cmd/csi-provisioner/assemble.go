@@ -139,8 +139,11 @@ func (r *rooms) gate(ctx context.Context) error {
 	return r.driver.Gate(ctx)
 }
 
-// work runs the controllers until stop ends and their work is done.
+// work runs the controllers until stop ends and their work is done. With a lease it is held by now.
 func (r *rooms) work(stop, work context.Context) error {
+	var reading sync.WaitGroup
+	reading.Go(func() { r.informers.CatchUp(stop) })
+	defer reading.Wait()
 	return runAll(stop, work, append([]controller{r.provision}, r.others...))
 }
 

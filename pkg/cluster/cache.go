@@ -47,7 +47,9 @@ type CacheConfig struct {
 // Cache is one watch of one kind with what it holds, and it remembers why it is not in sync. Its methods may be called concurrently.
 type Cache struct {
 	cache.SharedIndexInformer
-	name string
+	name    string
+	list    func(context.Context, metav1.ListOptions) (runtime.Object, error)
+	catchUp catchUp
 
 	mu      sync.Mutex
 	logger  klog.Logger
@@ -61,7 +63,7 @@ func NewCache(cfg CacheConfig) (*Cache, error) {
 		return nil, errors.New("a cache needs Name, Example, List and Watch")
 	}
 	lw := &cache.ListWatch{ListWithContextFunc: cfg.List, WatchFuncWithContext: cfg.Watch}
-	c := &Cache{name: cfg.Name}
+	c := &Cache{name: cfg.Name, list: cfg.List}
 	c.SharedIndexInformer = cache.NewSharedIndexInformerWithOptions(
 		cache.ToListWatcherWithWatchListSemantics(lw, cfg.Client), cfg.Example,
 		cache.SharedIndexInformerOptions{ResyncPeriod: cfg.Resync, Indexers: c.guardIndexers(cfg.Indexers), ObjectDescription: cfg.Name},

@@ -104,6 +104,7 @@ func (g *ground) beginAs(config *rest.Config, edit ...func(*provision.Config)) *
 	if err := l.caches.WaitForSync(g.Context()); err != nil {
 		g.Fatal(err)
 	}
+	l.rest.Go(func() { l.caches.CatchUp(work) })
 	cfg := provision.Config{
 		Client: c.Core, MarkerClient: c.Markers, Snapshots: c.Snapshot, Cache: l.caches, Events: l.caches,
 		Driver: d, Recorder: g.events.Recorder(cluster.Component(g.ns, "test")), OwnRecorder: g.events.Recorder(wellknown.EventComponent),

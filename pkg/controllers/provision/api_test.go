@@ -37,6 +37,7 @@ type apiServer struct {
 	objects  map[string]metav1.Object // "<resource>/<namespace>/<name>" → as stored
 	cached   map[string]metav1.Object // the same as the caches show it
 	lagging  bool                     // the caches stand still
+	old      bool                     // they have not caught up since the process began its work
 	handle   func(*corev1.PersistentVolume) string
 	behind   []change // what they have not shown yet
 	untold   []change // what no handler knows yet
@@ -123,8 +124,17 @@ func (a *apiServer) react(action clienttesting.Action) (runtime.Object, error) {
 	return a.get(key)
 }
 
-// list returns the PersistentVolumes that the field selector matches.
-func (a *apiServer) list(action clienttesting.Action) *corev1.PersistentVolumeList {
+// list returns the PersistentVolumes that the field selector matches, or all VolumeAttachments.
+func (a *apiServer) list(action clienttesting.Action) runtime.Object {
+	if action.GetResource().Resource == "volumeattachments" {
+		list := &storagev1.VolumeAttachmentList{}
+		for _, key := range slices.Sorted(maps.Keys(a.objects)) {
+			if attachment, ok := a.objects[key].(*storagev1.VolumeAttachment); ok {
+				list.Items = append(list.Items, *attachment.DeepCopy())
+			}
+		}
+		return list
+	}
 	selector := fields.Everything()
 	if action, ok := action.(clienttesting.ListAction); ok {
 		selector = action.GetListRestrictions().Fields
@@ -436,4 +446,28 @@ func (a *apiServer) UnboundClaims() []*corev1.PersistentVolumeClaim {
 
 func (a *apiServer) MarkedClaims() []*corev1.PersistentVolumeClaim {
 	return cachedAs(a, hasMarkerFinalizer)
+}
+
+// CaughtUp is false while the caches may show what was so before the process began its work.
+func (a *apiServer) CaughtUp(cluster.Resource) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !a.old
+}
+
+// fallBehind makes the caches stand still as they do for a standby that cannot watch; those of the next process show no more
+// until catchUpAtLast.
+func (a *apiServer) fallBehind() {
+	a.lag(true)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.old = true
+}
+
+// catchUpAtLast shows the caches what they have missed.
+func (a *apiServer) catchUpAtLast() {
+	a.lag(false)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.old = false
 }

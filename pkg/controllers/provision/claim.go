@@ -98,7 +98,17 @@ func (c *Controller) consider(ctx context.Context, cr create, claim *corev1.Pers
 		}
 		cr.slow = nil
 	}
-	turn, reason := c.cfg.Settings.selects(candidate{claim: claim, class: class, holder: c.holder(claim)})
+	now, holder, err := c.asItIs(ctx, claim)
+	switch {
+	case err != nil:
+		logger.Error(err, "Cannot tell whether the claim still needs a volume, trying again")
+		return loop.Again()
+	case now == nil:
+		c.creates.drop(claim.UID)
+		return loop.Done()
+	}
+	claim = now
+	turn, reason := c.cfg.Settings.selects(candidate{claim: claim, class: class, holder: holder})
 	if turn != attempt {
 		logger.V(4).Info("Not provisioning", "reason", reason)
 	}

@@ -42,6 +42,8 @@ type Cache interface {
 	UnboundClaims() []*corev1.PersistentVolumeClaim
 	// MarkedClaims returns the claims that carry the finalizer of a create in progress.
 	MarkedClaims() []*corev1.PersistentVolumeClaim
+	// CaughtUp reports whether what is returned of a resource is not from before this process began its work.
+	CaughtUp(resource cluster.Resource) bool
 	// AttachmentsOf returns the VolumeAttachments of a PersistentVolume; none when they are not watched.
 	AttachmentsOf(pvName string) []*storagev1.VolumeAttachment
 	// Grants returns the ReferenceGrants of a namespace, or an error when they are not known.

@@ -143,7 +143,7 @@ func (c *Controller) deletionSecret(p deletionPlan) (deletionPlan, error) {
 // detached returns why the volume cannot be deleted yet: it is attached; nil if it is not.
 func (c *Controller) detached(pv *corev1.PersistentVolume) error {
 	for _, attachment := range c.cfg.Cache.AttachmentsOf(pv.Name) {
-		return &inUse{pv: pv.Name, node: attachment.Spec.NodeName}
+		return attachedTo(pv, attachment)
 	}
 	return nil
 }
