@@ -35,8 +35,9 @@ const (
 // starting. No rule is needed for that: every authenticated user may create such a review. Its methods may be called
 // concurrently.
 type Access struct {
-	client   kubernetes.Interface
-	resource schema.GroupResource
+	client    kubernetes.Interface
+	resource  schema.GroupResource
+	namespace string // empty: in all, or the resource has none
 
 	asking sync.Mutex // one review at a time
 
@@ -57,6 +58,13 @@ type refusal struct {
 // NewAccess returns an Access that knows of no refusal. The client is used for reviews only.
 func NewAccess(client kubernetes.Interface, resource schema.GroupResource) *Access {
 	return &Access{client: client, resource: resource, refused: map[string]refusal{}, granted: map[string]time.Time{}}
+}
+
+// NewNamespacedAccess is NewAccess for the resource in one namespace.
+func NewNamespacedAccess(client kubernetes.Interface, resource schema.GroupResource, namespace string) *Access {
+	a := NewAccess(client, resource)
+	a.namespace = namespace
+	return a
 }
 
 // Ask asks the API server whether the verbs are granted. A review that fails changes nothing.
@@ -129,9 +137,13 @@ func (a *Access) justGranted(verb string) bool {
 	return ok && time.Since(at) < accessFresh
 }
 
-// rule is what a ClusterRole lacks, as in a manifest.
+// rule is what a ClusterRole, or the Role of a namespace, lacks, as in a manifest.
 func (a *Access) rule(verb string) string {
-	return fmt.Sprintf(`{apiGroups: [%q], resources: [%s], verbs: [%s]}`, a.resource.Group, a.resource.Resource, verb)
+	rule := fmt.Sprintf(`{apiGroups: [%q], resources: [%s], verbs: [%s]}`, a.resource.Group, a.resource.Resource, verb)
+	if a.namespace != "" {
+		rule += " to a Role in namespace " + a.namespace
+	}
+	return rule
 }
 
 // review asks for one verb; forbidden is the 403 that is the reason to ask, nil for none. asking is held.
@@ -140,7 +152,7 @@ func (a *Access) review(ctx context.Context, verb string, forbidden error) {
 	defer cancel()
 	answer, err := a.client.AuthorizationV1().SelfSubjectAccessReviews().Create(reviewing, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Group: a.resource.Group, Resource: a.resource.Resource, Verb: verb,
+			Namespace: a.namespace, Group: a.resource.Group, Resource: a.resource.Resource, Verb: verb,
 		}},
 	}, metav1.CreateOptions{})
 	if err == nil && !answer.Status.Allowed && answer.Status.EvaluationError != "" {

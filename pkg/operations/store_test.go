@@ -182,6 +182,33 @@ func TestEndWithLostAnswer(t *testing.T) {
 	})
 }
 
+// An operation that ends before anything was sent for it has left nothing to wait for.
+func TestEndBeforeAnythingWasSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI()
+		p := start(t, a, "me", nil)
+		synctest.Wait()
+		a.mu.Lock()
+		a.latency = time.Second
+		a.mu.Unlock()
+		for i := range maxRequests + 1 {
+			p.Begin(operation(fmt.Sprint("a", i)))
+		}
+		synctest.Wait()
+		ended := 0
+		for i := range maxRequests + 1 {
+			uid := operation(fmt.Sprint("a", i)).Claim.UID
+			p.End(uid)
+			if p.Ended(uid) {
+				ended++
+			}
+		}
+		if ended != 1 {
+			t.Errorf("%d operations have left nothing, want that for which nothing was sent", ended)
+		}
+	})
+}
+
 // Another process is faster: whose Lease it is decides, and the operation that nobody was called for moves.
 func TestConflictOnBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
