@@ -78,8 +78,8 @@ demo: build cluster-binaries ## one claim, from creation to deletion, on a contr
 	@exec bin/demo $(if $(filter-out 0,$(KEEP)),--keep)
 
 .PHONY: bench
-bench: build cluster-binaries ## what a volume costs on a real control plane (LOAD=<arguments>, LOAD=no: not), then micro benchmarks; BASE=<git revision> compares these
-	@BASE='$(BASE)' LOAD='$(LOAD)' hack/bench.sh
+bench: build cluster-binaries ## what a volume costs on a real control plane (LOAD=<arguments>, LOAD=no: not; AGAINST=<binary> compares), then micro benchmarks; BASE=<git revision> compares these
+	@BASE='$(BASE)' LOAD='$(LOAD)' AGAINST='$(AGAINST)' hack/bench.sh
 
 .PHONY: clean
 clean: ## remove bin/, but not the control plane

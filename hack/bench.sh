@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Measures what a volume costs on a real control plane (LOAD=no leaves that out, else LOAD has arguments for it), then
-# runs all micro benchmarks ten times (COUNT changes that). With BASE set to a git revision, runs these there too, in a
-# worktree of its own, and compares. All results stay in bin/bench.
+# Measures what a volume costs on a real control plane: LOAD=no leaves that out, else LOAD has arguments for it, and
+# AGAINST is another binary to compare with. Then runs all micro benchmarks ten times (COUNT changes that). With BASE
+# set to a git revision, runs these there too, in a worktree of its own, and compares. All results stay in bin/bench.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -14,7 +14,7 @@ run() { # run DIR FILE
 if [[ ${LOAD:-} != no ]]; then
   go build -tags=grpcnotrace -o bin/load ./test/bench
   # shellcheck disable=SC2086 # several arguments
-  bin/load ${LOAD:-}
+  bin/load ${AGAINST:+-against "$AGAINST"} ${LOAD:-}
 fi
 run . "$root/bin/bench/new.txt"
 if [[ -n ${BASE:-} ]]; then

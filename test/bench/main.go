@@ -16,6 +16,8 @@ import (
 func main() {
 	var b bench
 	flag.StringVar(&b.binary, "binary", "bin/csi-provisioner", "the program to measure")
+	flag.StringVar(&b.against, "against", "", "another program, measured in turn with the first, for ratios; empty for none")
+	flag.IntVar(&b.rounds, "rounds", 3, "how often both are measured, with -against")
 	flag.StringVar(&b.out, "out", "bin/bench", "folder for load.json and load.svg")
 	flag.StringVar(&b.args, "args", "", "further arguments for the program, separated by blanks")
 	flag.Var(&b.claims, "claims", "sizes of the sweep over claims, in a cluster with nothing else; empty for no such sweep")
@@ -77,6 +79,14 @@ func (b *bench) run(ctx context.Context) error {
 	if _, err := os.Stat(b.binary); err != nil {
 		return fmt.Errorf("the program to measure: %w", err)
 	}
+	if b.against != "" {
+		if _, err := os.Stat(b.against); err != nil {
+			return fmt.Errorf("-against, the program to compare with: %w", err)
+		}
+		if b.rounds < 1 {
+			return fmt.Errorf("-rounds must be above zero, is %d", b.rounds)
+		}
+	}
 	if err := os.MkdirAll(b.out, 0o750); err != nil {
 		return err
 	}
@@ -89,13 +99,15 @@ func (b *bench) run(ctx context.Context) error {
 		if len(s.sizes) == 0 {
 			continue
 		}
-		results, err := b.sweep(ctx, s)
+		results, comparisons, err := b.sweep(ctx, s)
 		if err != nil {
 			return fmt.Errorf("sweep over %s: %w", s.Over, err)
 		}
 		report.Results = append(report.Results, results...)
+		report.Against = append(report.Against, comparisons...)
 	}
 	report.print(os.Stdout)
+	printComparisons(os.Stdout, b.against, report.Against)
 	file := filepath.Join(b.out, "load")
 	if err := report.writeJSON(file + ".json"); err != nil {
 		return err

@@ -17,6 +17,8 @@ type report struct {
 	Machine   machine  `json:"machine"`
 	Arguments []string `json:"arguments"`
 	Results   []result `json:"results"`
+	// Against has the ratios to another program, none without -against.
+	Against []comparison `json:"against,omitempty"`
 }
 
 // machine tells where the figures come from: they can only be compared with others from the same.

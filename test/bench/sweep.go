@@ -16,6 +16,8 @@ import (
 // bench is one run of the program.
 type bench struct {
 	binary, out, args      string
+	against                string // another program to compare with; empty for none
+	rounds                 int    // how often both are measured then
 	claims, nodes, foreign sizes
 	each                   int
 	log                    io.Writer // gets a line for each step
@@ -39,23 +41,25 @@ type sweep struct {
 // caseLimit bounds one measurement; it is there for what hangs.
 const caseLimit = 15 * time.Minute
 
-// sweep starts a control plane, measures each size on it, and stops it again.
-func (b *bench) sweep(ctx context.Context, s sweep) ([]result, error) {
+// sweep starts a control plane, measures each size on it, and stops it again. Compared with another program, a
+// result is that of the last round.
+func (b *bench) sweep(ctx context.Context, s sweep) ([]result, []comparison, error) {
 	c, err := cluster.Start(ctx, cluster.Options{})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer c.Stop()
 	counter, err := startProxy(ctx, c.Config(), filepath.Join(c.Dir(), "bench.kubeconfig"))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer counter.stop()
 	w := &world{cluster: c, proxy: counter, topology: s.Over == overNodes}
 	if err := w.createClasses(ctx); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var results []result
+	var comparisons []comparison
 	for _, size := range s.sizes {
 		n := b.each
 		switch s.Over {
@@ -67,21 +71,46 @@ func (b *bench) sweep(ctx context.Context, s sweep) ([]result, error) {
 			err = w.growForeign(ctx, size)
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		fmt.Fprintf(b.log, "%s: %d, making and deleting %d volumes\n", s.Over, size, n)
-		r, err := b.measure(ctx, w, n)
+		rounds, err := b.inTurn(ctx, w, n)
 		if err != nil {
-			return nil, fmt.Errorf("%d %s: %w", size, s.Over, err)
+			return nil, nil, fmt.Errorf("%d %s: %w", size, s.Over, err)
 		}
-		r.Over, r.Size = s.Over, size
-		results = append(results, r)
+		for i := range rounds {
+			rounds[i].ours.Over, rounds[i].ours.Size = s.Over, size
+		}
+		results = append(results, rounds[len(rounds)-1].ours)
+		if b.against != "" {
+			comparisons = append(comparisons, compare(rounds))
+		}
 	}
-	return results, nil
+	return results, comparisons, nil
 }
 
-// measure runs the program for one case.
-func (b *bench) measure(ctx context.Context, w *world, n int) (result, error) {
+// inTurn measures the program once, or in turn with the one to compare with, so that what changes on the machine
+// meanwhile meets both.
+func (b *bench) inTurn(ctx context.Context, w *world, n int) ([]pair, error) {
+	if b.against == "" {
+		r, err := b.measure(ctx, b.binary, w, n)
+		return []pair{{ours: r}}, err
+	}
+	rounds := make([]pair, b.rounds)
+	for i := range rounds {
+		var err error
+		if rounds[i].ours, err = b.measure(ctx, b.binary, w, n); err != nil {
+			return nil, err
+		}
+		if rounds[i].other, err = b.measure(ctx, b.against, w, n); err != nil {
+			return nil, fmt.Errorf("%s: %w", b.against, err)
+		}
+	}
+	return rounds, nil
+}
+
+// measure runs a program for one case.
+func (b *bench) measure(ctx context.Context, binary string, w *world, n int) (result, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, caseLimit, fmt.Errorf("not done after %s", caseLimit))
 	defer cancel()
 	dir, err := os.MkdirTemp("", "bench-")
@@ -101,7 +130,7 @@ func (b *bench) measure(ctx context.Context, w *world, n int) (result, error) {
 		return result{}, err
 	}
 	defer driver.Stop()
-	s, err := b.startSubject(w, dir, driver.Socket())
+	s, err := b.startSubject(binary, w, dir, driver.Socket())
 	if err != nil {
 		return result{}, err
 	}
@@ -110,7 +139,7 @@ func (b *bench) measure(ctx context.Context, w *world, n int) (result, error) {
 }
 
 // startSubject starts the program that is measured.
-func (b *bench) startSubject(w *world, dir, socket string) (*subject, error) {
+func (b *bench) startSubject(binary string, w *world, dir, socket string) (*subject, error) {
 	port, err := cluster.FreePort()
 	if err != nil {
 		return nil, err
@@ -121,7 +150,7 @@ func (b *bench) startSubject(w *world, dir, socket string) (*subject, error) {
 		"--kube-api-qps=1000", "--kube-api-burst=2000", "--v=2",
 	}, strings.Fields(b.args)...)
 	p, err := cluster.StartProcess(cluster.Command{
-		Name: "csi-provisioner", Path: b.binary, Args: args, LogFile: filepath.Join(dir, "csi-provisioner.log"),
+		Name: "csi-provisioner", Path: binary, Args: args, LogFile: filepath.Join(dir, "csi-provisioner.log"),
 	})
 	if err != nil {
 		return nil, err
