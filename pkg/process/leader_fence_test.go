@@ -146,6 +146,8 @@ func TestAVictimBeginsNothing(t *testing.T) {
 		if err := a.Holds(); !errors.Is(err, ErrLeaseLost) {
 			t.Errorf("Holds = %v, want ErrLeaseLost", err)
 		}
-		<-a.done
+		if err := <-a.done; !errors.Is(err, ErrLeaseLost) {
+			t.Errorf("Run = %v, want ErrLeaseLost", err)
+		}
 	})
 }

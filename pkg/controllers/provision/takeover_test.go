@@ -15,6 +15,7 @@ import (
 // A standby whose watches are behind wins the lease. Its caches show a PersistentVolume as it was when its volume was to be
 // deleted; what has happened since is known to the API server alone.
 func TestATakeoverDeletesNothingByOldCaches(t *testing.T) {
+	t.Parallel()
 	for name, happens := range map[string]func(w *world, pv *corev1.PersistentVolume){
 		"its policy is Retain now": func(w *world, pv *corev1.PersistentVolume) {
 			pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
@@ -89,6 +90,7 @@ func TestATakeoverDoesNotWaitForItsCaches(t *testing.T) {
 // The caches of a new leader show a claim without its volume. A second CreateVolume would find the volume in use, and an answer
 // without its content source would be cleaned up.
 func TestATakeoverMakesNoSecondVolume(t *testing.T) {
+	t.Parallel()
 	for name, happens := range map[string]func(w *world){
 		"the claim is bound":  func(w *world) { w.bind("c") },
 		"the volume is saved": func(*world) {},
