@@ -102,7 +102,7 @@ func encodeRequest(req *csi.CreateVolumeRequest) (text []byte, reduced bool, err
 		Parameters: req.GetParameters(), VolumeContentSource: req.GetVolumeContentSource(),
 		AccessibilityRequirements: req.GetAccessibilityRequirements(), MutableParameters: req.GetMutableParameters(),
 	}
-	if kept.AccessibilityRequirements != nil {
+	if kept.GetAccessibilityRequirements() != nil {
 		topology, err := plainJSON(kept.GetAccessibilityRequirements())
 		if err != nil {
 			return nil, false, err

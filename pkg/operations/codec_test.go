@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 )
@@ -54,8 +53,8 @@ func full() Operation {
 		SelectedNode: "node-1", Reschedulable: true,
 		PersistentVolume: PersistentVolume{
 			Provisioner: "example.com/in-tree", Identity: "1-2-csi.example.com", Translated: true, PublishReadonly: true,
-			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, VolumeMode: ptr.To(corev1.PersistentVolumeFilesystem),
-			FSType: "xfs", ReclaimPolicy: ptr.To(corev1.PersistentVolumeReclaimDelete), MountOptions: []string{"noatime"}, VACName: "quick",
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, VolumeMode: new(corev1.PersistentVolumeFilesystem),
+			FSType: "xfs", ReclaimPolicy: new(corev1.PersistentVolumeReclaimDelete), MountOptions: []string{"noatime"}, VACName: "quick",
 			Labels: map[string]string{"team": "a"}, Annotations: map[string]string{"note": "b"},
 		},
 	}

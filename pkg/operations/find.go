@@ -51,22 +51,8 @@ func list(ctx context.Context, client leaseReader, n names) (map[int]*coordinati
 func search(ctx context.Context, client leaseReader, n names) (map[int]*coordinationv1.Lease, error) {
 	found := map[int]*coordinationv1.Lease{}
 	for first, last := 0, -1; first <= last+missingInARow; first += maxRequests {
-		leases := make([]*coordinationv1.Lease, maxRequests)
-		reading, ctx := errgroup.WithContext(ctx)
-		for i := range leases {
-			reading.Go(func() error {
-				lease, err := client.Get(ctx, n.of(first+i), metav1.GetOptions{})
-				if apierrors.IsNotFound(err) {
-					return nil
-				}
-				if err != nil {
-					return fmt.Errorf("read Lease %s: %w", n.of(first+i), err)
-				}
-				leases[i] = lease
-				return nil
-			})
-		}
-		if err := reading.Wait(); err != nil {
+		leases, err := getAll(ctx, client, n, first)
+		if err != nil {
 			return nil, err
 		}
 		for i, lease := range leases {
@@ -76,4 +62,24 @@ func search(ctx context.Context, client leaseReader, n names) (map[int]*coordina
 		}
 	}
 	return found, nil
+}
+
+// getAll reads maxRequests Leases at once, from the number first on. A missing one is nil.
+func getAll(ctx context.Context, client leaseReader, n names, first int) ([]*coordinationv1.Lease, error) {
+	leases := make([]*coordinationv1.Lease, maxRequests)
+	reading, ctx := errgroup.WithContext(ctx)
+	for i := range leases {
+		reading.Go(func() error {
+			lease, err := client.Get(ctx, n.of(first+i), metav1.GetOptions{})
+			switch {
+			case apierrors.IsNotFound(err):
+				return nil
+			case err != nil:
+				return fmt.Errorf("read Lease %s: %w", n.of(first+i), err)
+			}
+			leases[i] = lease
+			return nil
+		})
+	}
+	return leases, reading.Wait()
 }

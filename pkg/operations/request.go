@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
@@ -71,7 +70,7 @@ func (s *Store) request(ctx context.Context, r request, now time.Time) (*coordin
 	}
 	s.fill(lease, text, now)
 	if r.action == empty {
-		lease.Spec.HolderIdentity = ptr.To("")
+		lease.Spec.HolderIdentity = new("")
 	}
 	return s.cfg.Leases.Update(ctx, lease, metav1.UpdateOptions{})
 }
@@ -100,8 +99,8 @@ func (s *Store) fill(lease *coordinationv1.Lease, text string, now time.Time) *c
 		lease.Annotations[wellknown.AnnOperation] = text
 	}
 	stamp := &metav1.MicroTime{Time: now}
-	lease.Spec.HolderIdentity, lease.Spec.AcquireTime, lease.Spec.RenewTime = ptr.To(s.cfg.Identity), stamp, stamp
-	lease.Spec.LeaseDurationSeconds = ptr.To(int32(s.cfg.Duration / time.Second)) //nolint:gosec // minutes
+	lease.Spec.HolderIdentity, lease.Spec.AcquireTime, lease.Spec.RenewTime = new(s.cfg.Identity), stamp, stamp
+	lease.Spec.LeaseDurationSeconds = new(int32(s.cfg.Duration / time.Second)) //nolint:gosec // minutes
 	return lease
 }
 

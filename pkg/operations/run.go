@@ -155,7 +155,7 @@ func (s *Store) choose(claim types.UID) *slot {
 			}
 			return nil // it is being written for another operation, which ends this one
 		}
-		if slot.taken || slot.op != nil || slot.sent {
+		if !slot.spare() {
 			continue
 		}
 		best := &spare

@@ -77,10 +77,8 @@ type slot struct {
 	failures int
 }
 
-// free reports whether a new operation may take the slot, and whether that costs one write only.
-func (s *slot) free() (free, cheap bool) {
-	return !s.taken && s.op == nil, s.lease != nil
-}
+// spare reports whether any operation may take the slot now.
+func (s *slot) spare() bool { return !s.taken && s.op == nil && !s.sent }
 
 // begin puts op into a slot that is free.
 func (s *slot) begin(op *Operation) {

@@ -222,7 +222,7 @@ func TestConflictOnBegin(t *testing.T) {
 			}
 			stolen = true
 			return fault{before: func() {
-				a.change(slot0, func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = ptr.To("other") })
+				a.change(slot0, func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("other") })
 			}}
 		})
 		p.want("a", Waiting)
@@ -280,7 +280,7 @@ func TestAnotherHolderTakesOver(t *testing.T) {
 		a := newAPI()
 		p := start(t, a, "me", func(c *Config) { c.Exclusive = false })
 		p.begin("a")
-		a.change(slot0, func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = ptr.To("other") })
+		a.change(slot0, func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("other") })
 		if err := p.Check(t.Context(), "a"); !errors.Is(err, ErrLost) {
 			t.Errorf("Check: %v, want ErrLost", err)
 		}

@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
@@ -336,7 +335,7 @@ func TestMayTake(t *testing.T) {
 		"over":                                   {lease("other", now.Add(-91*time.Second), 60), now, true},
 		"by a clock that is ahead":               {lease("other", now.Add(time.Hour), 60), now, false},
 		"unchanged for long, whatever the clock": {lease("other", now.Add(time.Hour), 60), now.Add(-61 * time.Second), true},
-		"without a time":                         {&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("other")}}, now, true},
+		"without a time":                         {&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: new("other")}}, now, true},
 	} {
 		if got := shared.mayTake(tc.lease, now, tc.since); got != tc.want {
 			t.Errorf("%s: %t, want %t", name, got, tc.want)
