@@ -179,7 +179,7 @@ func assemble(ctx context.Context, cfg Config, api *api, d *driver.Driver, regis
 	if err != nil {
 		return nil, err
 	}
-	if err := r.watchPeers(node); err != nil {
+	if err := r.watchPeers(node); err != nil { //nolint:contextcheck // nothing runs yet; what does later has its own
 		return nil, err
 	}
 	if err := r.watchTopology(); err != nil {
