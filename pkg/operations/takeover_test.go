@@ -235,22 +235,39 @@ func TestReported(t *testing.T) {
 	}
 }
 
-// Two drivers whose names make one lease name leave each other's Leases alone.
+// Two drivers whose names make one lease name leave each other's Leases alone, also free ones.
 func TestAnotherDriverWithTheSameLeaseName(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAPI()
-		other := start(t, a, "other", func(c *Config) { c.Driver = "csi-example.com" })
-		other.begin("a")
-		other.End("a")
-		other.begin("b")
-		p := start(t, a, "me", nil)
-		p.Begin(operation("c"))
-		pass(time.Second)
-		p.want("c", Recorded)
-		if got := a.says(); got[slot0] != "b" || got[slot1] != "c" {
-			t.Errorf("the Leases say %v", got)
-		}
-	})
+	for name, forbidden := range map[string]bool{"by LIST": false, "by number": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAPI()
+				other := start(t, a, "other", func(c *Config) { c.Driver = "csi-example.com" })
+				other.begin("a")
+				other.begin("b")
+				other.End("a")
+				other.Flush(t.Context())
+				other.stop()
+				a.setFail(func(verb, name string) fault {
+					if verb == "list" && forbidden {
+						return fault{err: apierrors.NewForbidden(leases, name, errors.New("RBAC"))}
+					}
+					return fault{}
+				})
+				free := a.objects[slot0].ResourceVersion
+				p := start(t, a, "me", nil)
+				p.Begin(operation("c"))
+				pass(time.Minute)
+				p.want("c", Recorded)
+				a.wantSaid(t, map[string]string{slot0: "", slot1: "b", "csi-example-com-op-2": "c"})
+				if a.objects[slot0].ResourceVersion != free {
+					t.Error("the free Lease of the other driver was written")
+				}
+				if len(p.reported) != 0 {
+					t.Errorf("reported %q, which is for the other driver", p.reported)
+				}
+			})
+		})
+	}
 }
 
 func TestNodes(t *testing.T) {
