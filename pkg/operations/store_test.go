@@ -10,7 +10,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/utils/ptr"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
@@ -35,7 +34,7 @@ func TestOneOperation(t *testing.T) {
 		}
 		a.wantSaid(t, map[string]string{slot0: "a"})
 		lease := a.objects[slot0]
-		if holderOf(lease) != "me" || ptr.Deref(lease.Spec.LeaseDurationSeconds, 0) != 60 || lease.Spec.RenewTime == nil || lease.Spec.AcquireTime == nil {
+		if holderOf(lease) != "me" || leaseSeconds(lease) != 60 || lease.Spec.RenewTime == nil || lease.Spec.AcquireTime == nil {
 			t.Errorf("the Lease is not held as Leases are: %+v", lease.Spec)
 		}
 		p.End("a")
@@ -50,7 +49,7 @@ func TestOneOperation(t *testing.T) {
 			t.Errorf("changed: %v, want a once", got)
 		}
 		a.wantSaid(t, map[string]string{slot0: ""})
-		if lease := a.objects[slot0]; holderOf(lease) != "" || ptr.Deref(lease.Spec.LeaseDurationSeconds, 0) <= 0 {
+		if lease := a.objects[slot0]; holderOf(lease) != "" || leaseSeconds(lease) <= 0 {
 			t.Errorf("a free Lease is held, or has no duration: %+v", lease.Spec)
 		}
 		if got := a.counts(); got["create"] != 1 || got["update"] != 2 || got["get"] != 0 {
@@ -493,4 +492,12 @@ func TestBounds(t *testing.T) {
 		pass(time.Second / 2)
 		p.want(last, Recorded)
 	})
+}
+
+// leaseSeconds returns leaseDurationSeconds; zero when there is none.
+func leaseSeconds(lease *coordinationv1.Lease) int32 {
+	if lease.Spec.LeaseDurationSeconds == nil {
+		return 0
+	}
+	return *lease.Spec.LeaseDurationSeconds
 }
