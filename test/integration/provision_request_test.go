@@ -10,6 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/provision"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
@@ -56,7 +57,7 @@ func TestARequestSmallerThanItsSource(t *testing.T) {
 func TestClaimsOfPopulators(t *testing.T) {
 	t.Parallel()
 	g := sourceGround(t, memdriver.Config{})
-	l := g.begin(func(cfg *provision.Config) { cfg.MarkerDelay = -1 })
+	l := g.begin(func(cfg *provision.Config) { cfg.MarkerDelay, cfg.Cache = -1, caughtUp{cfg.Cache} })
 	for name, claim := range map[string]*corev1.PersistentVolumeClaim{
 		"recipe":  g.create(g.ours("recipe").From("example.com", "Recipe", "r")),
 		"foreign": g.create(g.ours("foreign").From("example.com", wellknown.KindClaim, "c")),
@@ -106,7 +107,7 @@ func TestSourcesAreReadOnce(t *testing.T) {
 	setUp.kill()
 	g.create(g.ours("restored").FromSnapshot("snap").AttributesClass(g.ns))
 	release := g.blocked(1)
-	l := g.begin(func(cfg *provision.Config) { cfg.MarkerDelay = -1 })
+	l := g.begin(func(cfg *provision.Config) { cfg.MarkerDelay, cfg.Cache = -1, caughtUp{cfg.Cache} })
 	g.started("CreateVolume", 2)
 	for resource, most := range map[string]int{
 		"/volumesnapshots/snap": 1, "/volumesnapshotcontents/" + g.ns: 1, "/secrets/s": 1, "/volumeattributesclasses/": 1, "/persistentvolumeclaims/restored": 0, "/persistentvolumes/": 0,
@@ -119,3 +120,8 @@ func TestSourcesAreReadOnce(t *testing.T) {
 	release()
 	g.bound("restored")
 }
+
+// caughtUp is a cache that is known to show nothing from before the process began its work.
+type caughtUp struct{ provision.Cache }
+
+func (caughtUp) CaughtUp(cluster.Resource) bool { return true }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -28,7 +29,7 @@ const livePage = 500
 // that it was created for. The error is errVolumeInUse when one has it. The API server is asked as well: the cache may
 // be behind, and a volume that is deleted by mistake is lost.
 func (c *Controller) checkUnused(ctx context.Context, handle string, claimUID types.UID) error {
-	for _, pv := range c.cfg.Cache.PVsByHandle(handle) {
+	for _, pv := range c.pvsByHandle(handle) {
 		return usedBy(pv.Name, handle)
 	}
 	if name := c.creates.unsavedWith(handle, claimUID); name != "" {
@@ -54,7 +55,7 @@ func (c *Controller) deletionUnshared(p deletionPlan) (deletionPlan, error) {
 	if name := c.creates.unsavedWith(handle, claimUID); name != "" {
 		return p, sharedWith(name, handle)
 	}
-	return p, unshared(p, c.cfg.Cache.PVsByHandle(handle))
+	return p, unshared(p, c.pvsByHandle(handle))
 }
 
 // unshared is deletionUnshared for PersistentVolumes that have the handle.
@@ -199,7 +200,20 @@ func (c *Controller) readPV(ctx context.Context, name string) (*corev1.Persisten
 	return live, nil
 }
 
-// livePVsByHandle reads from the API server the PersistentVolumes for which HandleOf returns this handle.
+// pvsByHandle returns the PersistentVolumes in the cache for which HandleOf returns this handle, except those elsewhere.
+func (c *Controller) pvsByHandle(handle string) []*corev1.PersistentVolume {
+	return slices.DeleteFunc(c.cfg.Cache.PVsByHandle(handle), c.elsewhere)
+}
+
+// elsewhere reports, in node deployment, that the volume is certainly not one of this node's driver: its node cannot access
+// it. Drivers that keep volumes on nodes may use a handle on each of them.
+func (c *Controller) elsewhere(pv *corev1.PersistentVolume) bool {
+	reaches, err := c.reaches(pv)
+	return err == nil && !reaches
+}
+
+// livePVsByHandle reads from the API server the PersistentVolumes for which HandleOf returns this handle, except those
+// elsewhere.
 func (c *Controller) livePVsByHandle(ctx context.Context, handle string) ([]*corev1.PersistentVolume, error) {
 	var found []*corev1.PersistentVolume
 	err := eachPage(func(options metav1.ListOptions) (string, error) {
@@ -208,7 +222,7 @@ func (c *Controller) livePVsByHandle(ctx context.Context, handle string) ([]*cor
 			return "", err
 		}
 		for i := range page.Items {
-			if c.handle(&page.Items[i]) == handle {
+			if c.handle(&page.Items[i]) == handle && !c.elsewhere(&page.Items[i]) {
 				found = append(found, page.Items[i].DeepCopy()) // it keeps no page
 			}
 		}
