@@ -12,6 +12,7 @@ import (
 // Drivers that keep volumes on nodes may use one handle on several nodes: a PersistentVolume that this node cannot access does
 // not keep the volume of one that it can.
 func TestAHandleOfAnotherNodeIsAnotherVolume(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		node string
 		want int
