@@ -345,5 +345,5 @@ func ends(s *stage) {
 func lookAtNodes(s *stage) {
 	s.t.Helper()
 	s.strand()
-	s.sidecar.Says(s.t, "Cannot look at nodes", 2*time.Minute)
+	s.sidecar.Says(s.t, "Cannot judge some claims or volumes", 2*time.Minute)
 }

@@ -79,6 +79,7 @@ func TestTheLifeOfAClaimIsOneTrace(t *testing.T) {
 	want := []string{
 		"delete",
 		"delete > DELETE persistentvolumes",
+		"delete > GET persistentvolumes",
 		"delete > GET secrets",
 		"delete > PATCH persistentvolumes",
 		"delete > csi.v1.Controller/DeleteVolume",
