@@ -79,7 +79,6 @@ func TestTheLifeOfAClaimIsOneTrace(t *testing.T) {
 	want := []string{
 		"delete",
 		"delete > DELETE persistentvolumes",
-		"delete > GET persistentvolumes",
 		"delete > GET secrets",
 		"delete > PATCH persistentvolumes",
 		"delete > csi.v1.Controller/DeleteVolume",
@@ -93,7 +92,11 @@ func TestTheLifeOfAClaimIsOneTrace(t *testing.T) {
 		"provision > plan",
 		"provision > plan",
 	}
-	if diff := cmp.Diff(want, tree(spans)); diff != "" {
+	// How often these are read depends on whether the caches have caught up since the restart.
+	got := slices.DeleteFunc(tree(spans), func(span string) bool {
+		return span == "delete > GET persistentvolumes" || span == "delete > GET volumeattachments"
+	})
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("spans (-want +got):\n%s", diff)
 	}
 	trace := strings.ReplaceAll(string(claim.UID), "-", "")
