@@ -9,8 +9,6 @@ import (
 	"io"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -97,21 +95,24 @@ func Encode(op Operation, lease types.UID) (string, error) {
 
 // encodeRequest returns the request as JSON without secrets, and whether its topology was reduced. req is not changed.
 func encodeRequest(req *csi.CreateVolumeRequest) (text []byte, reduced bool, err error) {
-	kept := &csi.CreateVolumeRequest{
-		Name: req.GetName(), CapacityRange: req.GetCapacityRange(), VolumeCapabilities: req.GetVolumeCapabilities(),
-		Parameters: req.GetParameters(), VolumeContentSource: req.GetVolumeContentSource(),
-		AccessibilityRequirements: req.GetAccessibilityRequirements(), MutableParameters: req.GetMutableParameters(),
+	requirement := req.GetAccessibilityRequirements()
+	if requirement == nil {
+		text, err = MarshalRequest(req)
+		return text, false, err
 	}
-	if kept.GetAccessibilityRequirements() != nil {
-		topology, err := plainJSON(kept.GetAccessibilityRequirements())
-		if err != nil {
-			return nil, false, err
-		}
-		if len(topology) > maxTopologyBytes {
-			kept.AccessibilityRequirements, reduced = firstTerm(kept.GetAccessibilityRequirements()), true
+	topology, err := json.Marshal(requirementsToJSON(requirement))
+	if err != nil {
+		return nil, false, err
+	}
+	if len(topology) > maxTopologyBytes {
+		reduced = true
+		req = &csi.CreateVolumeRequest{
+			Name: req.GetName(), CapacityRange: req.GetCapacityRange(), VolumeCapabilities: req.GetVolumeCapabilities(),
+			Parameters: req.GetParameters(), VolumeContentSource: req.GetVolumeContentSource(),
+			AccessibilityRequirements: firstTerm(requirement), MutableParameters: req.GetMutableParameters(),
 		}
 	}
-	text, err = plainJSON(kept)
+	text, err = MarshalRequest(req)
 	return text, reduced, err
 }
 
@@ -125,19 +126,6 @@ func firstTerm(r *csi.TopologyRequirement) *csi.TopologyRequirement {
 		return nil
 	}
 	return &csi.TopologyRequirement{Requisite: terms[:1], Preferred: terms[:1]}
-}
-
-// plainJSON returns the same text for the same message: protojson puts spaces in at random.
-func plainJSON(m proto.Message) ([]byte, error) {
-	text, err := protojson.Marshal(m)
-	if err != nil {
-		return nil, err
-	}
-	var b bytes.Buffer
-	if err := json.Compact(&b, text); err != nil {
-		return nil, err
-	}
-	return b.Bytes(), nil
 }
 
 // Decode returns the operation that the Lease with that UID says. The error is ErrUnknownVersion, ErrOtherLease, or
@@ -154,9 +142,7 @@ func Decode(text string, lease types.UID) (Operation, error) {
 		return Operation{}, fmt.Errorf("%w: it says %q, the Lease has %q", ErrOtherLease, h.LeaseUID, lease)
 	}
 	var w wire
-	d := json.NewDecoder(bytes.NewReader([]byte(text)))
-	d.DisallowUnknownFields() // a request of which a part is not known is another request
-	if err := d.Decode(&w); err != nil {
+	if err := unmarshalStrict([]byte(text), &w); err != nil {
 		return Operation{}, fmt.Errorf("the operation cannot be read: %w", err)
 	}
 	request := []byte(w.Request)
@@ -167,11 +153,19 @@ func Decode(text string, lease types.UID) (Operation, error) {
 		}
 	}
 	op := w.Operation
-	op.Secrets, op.Request = volume.SecretRefs(w.Secrets), &csi.CreateVolumeRequest{}
-	if err := protojson.Unmarshal(request, op.Request); err != nil {
+	op.Secrets = volume.SecretRefs(w.Secrets)
+	var err error
+	if op.Request, err = UnmarshalRequest(request); err != nil {
 		return Operation{}, fmt.Errorf("the request cannot be read: %w", err)
 	}
 	return op, op.check()
+}
+
+// unmarshalStrict refuses fields that it does not know: a request of which a part is not known is another request.
+func unmarshalStrict(text []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	return d.Decode(into)
 }
 
 // check names what an operation cannot be without.
@@ -195,9 +189,6 @@ func (op Operation) check() error {
 	}
 	if op.Request.GetName() != op.VolumeName {
 		errs = append(errs, fmt.Errorf("the request is for the volume %q, the operation for %q", op.Request.GetName(), op.VolumeName))
-	}
-	if len(op.Request.GetSecrets()) > 0 {
-		errs = append(errs, errors.New("the request has secrets"))
 	}
 	return errors.Join(errs...)
 }

@@ -194,7 +194,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"no driver":               {strings.Replace(text, `"driver":"csi.example.com",`, "", 1), "has no driver"},
 		"no UID of the claim":     {strings.Replace(text, `"uid":"claim-uid"`, `"uid":""`, 1), "has no claim.uid"},
 		"another volume":          {strings.Replace(text, `"volumeName":"pvc-claim-uid"`, `"volumeName":"pvc-x"`, 1), "for the volume"},
-		"secrets":                 {strings.Replace(text, `"request":{`, `"request":{"secrets":{"a":"b"},`, 1), "has secrets"},
+		"secrets":                 {strings.Replace(text, `"request":{`, `"request":{"secrets":{"a":"b"},`, 1), `unknown field "secrets"`},
 		"a request without bound": {bomb, "longer than"},
 	} {
 		if _, err := Decode(tc.text, leaseUID); err == nil || !strings.Contains(err.Error(), tc.want) {

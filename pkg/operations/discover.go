@@ -39,14 +39,29 @@ func (s *Store) look(ctx context.Context) {
 	switch {
 	case s.denied != nil:
 		s.lookAt = now.Add(askAgain)
-	case !s.cfg.Exclusive:
+	case !s.cfg.Exclusive && s.cfg.Node == "":
 		s.lookAt = now.Add(s.cfg.Duration)
 	}
 	s.took(ctx, leases, now)
 	s.looked = true
+	s.tellReady()
+	// Only one instance of a node works: another that holds a Lease is about to end, or has been killed.
+	if s.lookAt.IsZero() && !s.cfg.Exclusive && s.othersHold() {
+		s.lookAt = now.Add(s.cfg.Duration)
+	}
 	if s.lookAt.IsZero() && len(s.reported) > 0 {
 		s.lookAt = now.Add(reportedAgain)
 	}
+}
+
+// othersHold reports whether another process holds a Lease of this one's names. mu is held.
+func (s *Store) othersHold() bool {
+	for _, slot := range s.slots {
+		if slot.taken {
+			return true
+		}
+	}
+	return false
 }
 
 // askAgain asks whether rights that were missing are granted by now.

@@ -8,6 +8,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
 )
 
 // listPage is how many Leases one answer holds at most.
@@ -17,7 +18,10 @@ const listPage = 500
 func find(ctx context.Context, client leaseReader, n names) (map[int]*coordinationv1.Lease, error) {
 	found, err := list(ctx, client, n)
 	if apierrors.IsForbidden(err) {
-		return search(ctx, client, n)
+		klog.FromContext(ctx).V(2).Info("The Leases of operations cannot be listed, reading them one by one", "err", err.Error())
+		if found, err := search(ctx, client, n); !apierrors.IsForbidden(err) {
+			return found, err
+		}
 	}
 	return found, err
 }

@@ -48,16 +48,25 @@ func (r reader) judge(lease *coordinationv1.Lease, now, since time.Time) (findin
 	case lease.Annotations[wellknown.AnnForgetOperation] == "true":
 		return isForgotten, Operation{}, nil
 	}
-	op, err := Decode(text, lease.UID)
-	switch {
-	case err != nil:
+	op, err := r.decode(lease)
+	if err != nil {
 		return isUnreadable, Operation{}, err
-	case op.Driver != r.driver:
-		return isUnreadable, Operation{}, fmt.Errorf("the operation is of the driver %q, not of %q", op.Driver, r.driver)
-	case op.Node != r.node:
-		return isUnreadable, Operation{}, fmt.Errorf("the operation is of the node %q, not of %q", op.Node, r.node)
 	}
 	return isLeft, op, nil
+}
+
+// decode returns the operation that a Lease says. The error says why it cannot be replayed.
+func (n names) decode(lease *coordinationv1.Lease) (Operation, error) {
+	op, err := Decode(lease.Annotations[wellknown.AnnOperation], lease.UID)
+	switch {
+	case err != nil:
+		return Operation{}, err
+	case op.Driver != n.driver:
+		return Operation{}, fmt.Errorf("the operation is of the driver %q, not of %q", op.Driver, n.driver)
+	case op.Node != n.node:
+		return Operation{}, fmt.Errorf("the operation is of the node %q, not of %q", op.Node, n.node)
+	}
+	return op, nil
 }
 
 // owns reports whether the Lease is for this driver, and in node deployment for this node.

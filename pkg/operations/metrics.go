@@ -16,7 +16,7 @@ func newMetrics(s *Store) *metrics {
 			return float64(value())
 		})
 	}
-	return &metrics{
+	m := &metrics{
 		unprotected: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Subsystem: "controller", Name: "operations_unprotected_total",
 			Help: "CreateVolume operations that were begun without a Lease, by why.",
@@ -33,6 +33,10 @@ func newMetrics(s *Store) *metrics {
 			gauge("operations_reported", "Leases whose operation nobody drives and that cannot be replayed.", func() int { return len(s.reported) }),
 		},
 	}
+	for _, reason := range []string{"denied", "too_large"} {
+		m.unprotected.WithLabelValues(reason) // served from the start
+	}
+	return m
 }
 
 // Register adds the metrics to a registry. The error names the one that is there already.

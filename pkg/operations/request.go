@@ -120,6 +120,7 @@ func (s *Store) observe(ctx context.Context, verb string, err error) {
 	}
 	klog.FromContext(ctx).Error(refused, "Operations cannot be recorded: a volume may be left behind if this process is killed while one is being made")
 	s.denied, s.lookAt = refused, time.Now().Add(askAgain)
+	s.tellReady()
 	for _, e := range s.entries {
 		if e.status.State == Waiting && (e.slot == nil || e.slot.found == "") {
 			s.drop(e)

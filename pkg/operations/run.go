@@ -32,26 +32,31 @@ func (s *Store) Run(ctx context.Context) {
 	}
 }
 
-// Flush waits until no Lease says an operation that has ended, or until ctx ends. It needs Run.
+// Flush waits until no Lease says an operation that has ended, or until ctx ends. It needs Run, and is called once.
 func (s *Store) Flush(ctx context.Context) {
-	for {
-		s.mu.Lock()
-		done := true
-		for _, slot := range s.slots {
-			if !slot.taken && slot.op == nil && (slot.dirty() || slot.sent) {
-				slot.hurry, done = true, false
-			}
-		}
-		s.unlock()
-		if done {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(50 * time.Millisecond):
+	s.mu.Lock()
+	flushed := make(chan struct{})
+	if s.hurry() {
+		close(flushed)
+	} else {
+		s.flushed = flushed
+	}
+	s.unlock()
+	select {
+	case <-flushed:
+	case <-ctx.Done():
+	}
+}
+
+// hurry has all Leases written that say an operation which has ended, and reports whether there are none. mu is held.
+func (s *Store) hurry() bool {
+	none := true
+	for _, slot := range s.slots {
+		if !slot.taken && slot.op == nil && (slot.dirty() || slot.sent) {
+			slot.hurry, none = true, false
 		}
 	}
+	return none
 }
 
 // pump gives slots to operations that wait and sends what is due. It returns when to come again; zero for when something
@@ -111,6 +116,11 @@ func (s *Store) dispatch(ctx context.Context, requests *sync.WaitGroup, now time
 				defer s.unlock()
 				s.sending--
 				s.learn(slot, a)
+				s.tellReady()
+				if s.flushed != nil && s.hurry() {
+					close(s.flushed)
+					s.flushed = nil
+				}
 			})
 		}
 	}
@@ -215,7 +225,8 @@ func (s *Store) learn(to *slot, a answer) {
 	case forgotten:
 		s.endAs(e, Forgotten)
 	case nothing, emptied:
-		if a.err != nil && e.status.State == Waiting {
+		absent := a.action == read && apierrors.IsNotFound(a.err) // it is about to be created
+		if a.err != nil && !absent && e.status.State == Waiting {
 			s.notRecorded(e, a)
 		}
 	}

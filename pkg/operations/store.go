@@ -78,6 +78,9 @@ type Store struct {
 	seen       map[string]seen      // Lease name → its version, of those that others hold
 	reported   map[types.UID]string // Lease → reason, of operations that cannot be replayed
 	calls      []func()             // of the listener, to be made without mu
+	ready      chan struct{}        // closed when what the first search has found is taken over, or the right is missing
+	announced  bool                 // ready is closed, or about to be
+	flushed    chan struct{}        // closed when no Lease says an operation that has ended; nil when nobody waits
 }
 
 // seen is since when a version of a Lease is known.
@@ -93,7 +96,7 @@ func New(cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		cfg: cfg, reader: cfg.reader(), kick: make(chan struct{}, 1), slots: map[int]*slot{}, entries: map[types.UID]*entry{},
-		namespaces: map[string]int{}, awaited: map[types.UID]bool{}, seen: map[string]seen{}, reported: map[types.UID]string{},
+		namespaces: map[string]int{}, awaited: map[types.UID]bool{}, ready: make(chan struct{}), seen: map[string]seen{}, reported: map[types.UID]string{},
 	}
 	s.metrics = newMetrics(s)
 	return s, nil
@@ -153,23 +156,77 @@ func (s *Store) End(claim types.UID) {
 	delete(s.entries, claim)
 	if len(e.more) > 0 {
 		s.promote(e.more)
+		return
+	}
+	if s.awaited[claim] && !s.said(claim) {
+		delete(s.awaited, claim)
+		s.changed(claim)
 	}
 }
 
+// said reports whether a Lease says an operation of the claim that has ended, and has it written. mu is held.
+func (s *Store) said(claim types.UID) bool {
+	said := false
+	for _, slot := range s.slots {
+		if slot.holds[claim] {
+			slot.hurry, said = true, true
+		}
+	}
+	return said
+}
+
+// Ready returns when what earlier processes left has been taken over, or cannot be for lack of a right, or when ctx ends.
+func (s *Store) Ready(ctx context.Context) {
+	select {
+	case <-s.ready:
+	case <-ctx.Done():
+	}
+}
+
+// IsReady reports whether Ready would return at once.
+func (s *Store) IsReady() bool {
+	select {
+	case <-s.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// tellReady makes Ready return if it may, after the listener has heard of what was taken over. Whoever asked meanwhile for
+// the end of an operation is told to ask again. mu is held.
+func (s *Store) tellReady() {
+	if s.announced || (s.denied == nil && !s.tookAll()) {
+		return
+	}
+	s.announced = true
+	for claim := range s.awaited {
+		s.changed(claim)
+	}
+	clear(s.awaited)
+	s.calls = append(s.calls, func() { close(s.ready) })
+}
+
+// tookAll reports whether all that the first search has found is taken over. mu is held.
+func (s *Store) tookAll() bool {
+	for _, slot := range s.slots {
+		if slot.found != "" && !slot.recorded {
+			return false
+		}
+	}
+	return s.looked
+}
+
 // Ended reports whether no Lease says the operation of the claim any more, so that its volume may be deleted. If not,
-// Changed is called when that is so. It is false while the operation goes on.
+// Changed is called when that is so. It is false while the operation goes on, and until the first search has ended.
 func (s *Store) Ended(claim types.UID) bool {
 	s.mu.Lock()
 	defer s.unlock()
 	if _, ok := s.entries[claim]; ok {
+		s.awaited[claim] = true
 		return false
 	}
-	ended := true
-	for _, slot := range s.slots {
-		if slot.holds[claim] {
-			slot.hurry, ended = true, false
-		}
-	}
+	ended := (s.looked || s.denied != nil) && !s.said(claim)
 	if !ended {
 		s.awaited[claim] = true
 	}
