@@ -73,7 +73,6 @@ func newAPI(config *rest.Config, cfg Config) (*api, error) {
 		Version:      cfg.Version,
 		Provisioning: cluster.Limits{QPS: cfg.Kube.QPS, Burst: cfg.Kube.Burst},
 		Capacity:     cluster.Limits{QPS: cfg.Capacity.QPS, Burst: cfg.Capacity.Burst},
-		Markers:      cluster.Limits{QPS: -1}, // claims take turns to be marked, and few writes are sent at a time
 	})
 	if err != nil {
 		return nil, err
@@ -192,7 +191,7 @@ func assemble(ctx context.Context, cfg Config, api *api, d *driver.Driver, regis
 	p := r.provisionConfig(ctx)
 	p.Driver, p.WithMigrated, p.CreateTimeout = r.driver, driver.WithMigrated, r.driver.CreateTimeout
 	p.Gate, p.MayCall, p.WantsVAC, p.Tracer = r.gate, r.driver.MayCall, r.wantsVAC(), r.api.tracer
-	p.Registerer, p.Node = registry, node
+	p.Registerer, p.Node, p.Operations = registry, node, r.operationsConfig()
 	if observer != nil {
 		p.Observer = observer
 		r.others = append(r.others, observer)
@@ -237,7 +236,6 @@ func (r *rooms) provisionConfig(ctx context.Context) provision.Config {
 	cfg := r.cfg
 	p := provision.Config{
 		Client:           r.api.clients.Core,
-		MarkerClient:     r.api.clients.Markers,
 		BackgroundClient: r.api.clients.Background,
 		Snapshots:        r.api.clients.Snapshot,
 		Cache:            r.informers,
@@ -257,7 +255,6 @@ func (r *rooms) provisionConfig(ctx context.Context) provision.Config {
 		RetryStart:          cfg.Work.RetryStart,
 		RetryMax:            cfg.Work.RetryMax,
 		Timeout:             cfg.Driver.Timeout,
-		MarkerDelay:         cfg.Work.MarkerDelay,
 		QuietEvents:         cfg.Work.QuietEvents,
 	}
 	if r.has.Topology {

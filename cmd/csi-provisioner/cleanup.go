@@ -8,6 +8,7 @@ import (
 
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/capacity"
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/nodecleanup"
+	"github.com/csi-sidecars/external-provisioner/pkg/operations"
 	"github.com/csi-sidecars/external-provisioner/pkg/process"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
@@ -34,7 +35,13 @@ func (r *rooms) cleanUpNodes() error {
 	if err != nil {
 		return err
 	}
-	turns := []controller{nodes}
+	leases, err := operations.NewSweeper(operations.SweeperConfig{
+		Leases: r.api.clients.Background.CoordinationV1().Leases(r.cfg.Election.Namespace), Nodes: r.api.clients.Metadata, Driver: r.name,
+	})
+	if err != nil {
+		return err
+	}
+	turns := []controller{nodes, leases}
 	if r.cfg.Capacity.Enabled {
 		objects, err := capacity.NewSweeper(capacity.SweeperConfig{
 			Client: r.api.clients.Capacity, Metadata: r.api.clients.Metadata, DriverName: r.name,

@@ -15,9 +15,11 @@ const (
 	auditCommand   = "audit"
 	versionCommand = "version"
 	helpCommand    = "help"
+
+	operationsCommand = "operations"
 )
 
-var commands = []string{runCommand, explainCommand, auditCommand, versionCommand, helpCommand}
+var commands = []string{runCommand, explainCommand, operationsCommand, auditCommand, versionCommand, helpCommand}
 
 // words are the arguments that are neither a flag nor a flag's value.
 type words struct {

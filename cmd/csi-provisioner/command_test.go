@@ -32,7 +32,7 @@ func TestCommandOf(t *testing.T) {
 		"help":                           {args: []string{"help"}, want: "help"},
 		"a typing error":                 {args: []string{"--leader-election", "exlpain", "c"}, err: []string{`"exlpain"`, "did you mean explain?"}},
 		"a command in capitals":          {args: []string{"Explain"}, err: []string{`"Explain"`, "did you mean explain?"}},
-		"a word that is no command":      {args: []string{"--timeout=3s", "somewhere"}, err: []string{`"somewhere"`, "delete it", "run, explain, audit"}},
+		"a word that is no command":      {args: []string{"--timeout=3s", "somewhere"}, err: []string{`"somewhere"`, "delete it", "run, explain, operations, audit"}},
 		"true after no boolean flag":     {args: []string{"--timeout", "3s", "true"}, err: []string{`"true"`, "delete it"}},
 		"an argument with a blank":       {args: []string{"--leader-election ", "c"}, want: "run"},
 	} {
@@ -105,9 +105,11 @@ func TestVersionAndHelpAreCommands(t *testing.T) {
 func TestExplainHasTheFlagsOfAllCommands(t *testing.T) {
 	t.Parallel()
 	all := newFlagSet(newExplainOptions().allGroups())
-	newAuditOptions().own.VisitAll(func(f *pflag.Flag) {
-		if same := all.Lookup(f.Name); same == nil || same.Shorthand != f.Shorthand || same.NoOptDefVal != f.NoOptDefVal {
-			t.Errorf("explain lacks --%s of audit", f.Name)
-		}
-	})
+	for command, own := range map[string]*pflag.FlagSet{auditCommand: newAuditOptions().own, operationsCommand: newOperationsOptions().own} {
+		own.VisitAll(func(f *pflag.Flag) {
+			if same := all.Lookup(f.Name); same == nil || same.Shorthand != f.Shorthand || same.NoOptDefVal != f.NoOptDefVal {
+				t.Errorf("explain lacks --%s of %s", f.Name, command)
+			}
+		})
+	}
 }

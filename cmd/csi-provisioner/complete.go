@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/driver"
 	"github.com/csi-sidecars/external-provisioner/pkg/features"
@@ -39,7 +40,7 @@ func (o *Options) Complete(env environment, version string) (Config, error) {
 			RetryStart: o.retryStart, RetryMax: o.retryMax,
 			CreateWorkers: int(o.creating()), DeleteWorkers: int(o.deleting()), CloneWorkers: int(o.cloneWorkers),
 			MaxCreatesPerSource: int(o.maxPerSource),
-			SnapshotSweep:       max(o.snapshotSweep, 0), MarkerDelay: o.markerDelay, DrainTimeout: o.drainTimeout,
+			SnapshotSweep:       max(o.snapshotSweep, 0), OperationLeases: o.operationLeases, DrainTimeout: o.drainTimeout,
 			QuietEvents: o.quietEvents,
 		},
 		Election: ElectionConfig{
@@ -157,9 +158,15 @@ func (o *Options) Warnings(env environment) []string {
 	}
 	o.warnNode(warnf)
 	o.warnElection(warnf)
+	warnf(o.isSet("provisioning-marker-delay"), "--provisioning-marker-delay has no effect: claims are not marked any more, remove it; see --operation-leases")
 	warnf(o.metricsAddress != "", "--metrics-address is deprecated: use --http-endpoint=%s", o.metricsAddress)
 	warnf(o.pprof && o.address() == "", "--enable-pprof does nothing without --http-endpoint")
 	return all
+}
+
+// isSet reports whether the flag is on the command line.
+func (o *Options) isSet(flag string) bool {
+	return slices.ContainsFunc(o.set, func(set string) bool { return strings.HasPrefix(set, "--"+flag+"=") })
 }
 
 func (o *Options) warnNode(warnf func(when bool, format string, args ...any)) {

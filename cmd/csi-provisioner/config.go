@@ -116,9 +116,8 @@ type WorkConfig struct {
 	CloneWorkers int
 	// SnapshotSweep is the pause between two sweeps; 0 means off (--snapshot-orphan-sweep-interval).
 	SnapshotSweep time.Duration
-	// MarkerDelay is when a running create is marked: 0 means before the call, negative means never
-	// (--provisioning-marker-delay).
-	MarkerDelay time.Duration
+	// OperationLeases records each CreateVolume operation in a Lease before the driver is called (--operation-leases).
+	OperationLeases bool
 	// QuietEvents records only events that tell something new (--quiet-events).
 	QuietEvents bool
 	// DrainTimeout bounds the calls in flight after a stop, not negative (--shutdown-drain-timeout).
@@ -159,7 +158,7 @@ type NodeConfig struct {
 	ImmediateBinding bool
 	// BaseDelay and MaxDelay bound the race for them (--node-deployment-base-delay, -max-delay).
 	BaseDelay, MaxDelay time.Duration
-	// Cleanup looks after claims of nodes without the driver, and PersistentVolumes and marked claims of nodes
+	// Cleanup looks after claims of nodes without the driver, and PersistentVolumes and operation Leases of nodes
 	// that are gone (--node-deployment-cleanup).
 	Cleanup bool
 }

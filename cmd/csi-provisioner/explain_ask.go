@@ -108,7 +108,7 @@ func (r *rooms) explainer(ctx context.Context, d *driver.Driver) (*provision.Con
 		return nil, err
 	}
 	p := r.provisionConfig(ctx)
-	p.Driver, p.Node = notCalled{}, node
+	p.Driver, p.Node, p.Operations = notCalled{}, node, r.operationsConfig()
 	gates := r.cfg.Gates
 	p.WantsVAC = func() bool { return gates.VolumeAttributesClass && (there || gates.VolumeAttributesClassSet) }
 	return provision.New(p)

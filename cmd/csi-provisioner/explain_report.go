@@ -6,13 +6,13 @@ import (
 	"io"
 	"slices"
 
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/provision"
 	"github.com/csi-sidecars/external-provisioner/pkg/driver"
+	"github.com/csi-sidecars/external-provisioner/pkg/operations"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
@@ -105,7 +105,7 @@ func (r *explainReport) claimJSON(j *reportJSON) (err error) {
 			Action: "add", Object: reportObject{Kind: ref.KindName, Namespace: ref.Namespace, Name: ref.Name}, Finalizer: e.SourceFinalizer,
 		})
 	}
-	j.Call, err = callJSON("CreateVolume", e.Plan.Request, e.Plan.Secrets.Provisioner)
+	j.Call, err = createJSON(e.Plan.Request, e.Plan.Secrets.Provisioner)
 	return err
 }
 
@@ -118,7 +118,7 @@ func (r *explainReport) volumeJSON(j *reportJSON) (err error) {
 		j.Finalizers = append(j.Finalizers, reportFinalizer{Action: action, Object: j.Object, Finalizer: wellknown.FinalizerPV})
 	}
 	if e.Request != nil {
-		j.Call, err = callJSON("DeleteVolume", e.Request, e.Secret)
+		j.Call, err = deleteJSON(e.Request, e.Secret)
 	}
 	return err
 }
@@ -153,13 +153,21 @@ func (o reportObject) String() string {
 	return "Claim " + o.Namespace + "/" + o.Name
 }
 
-// callJSON shows a request in the JSON form of protobuf.
-func callJSON(method string, request proto.Message, secret *corev1.SecretReference) (*reportCall, error) {
-	text, err := protojson.Marshal(request)
+// createJSON and deleteJSON show a request in the JSON form of protobuf.
+func createJSON(request *csi.CreateVolumeRequest, secret *corev1.SecretReference) (*reportCall, error) {
+	text, err := operations.MarshalRequest(request)
 	if err != nil {
-		return nil, fmt.Errorf("print the request of %s: %w", method, err)
+		return nil, fmt.Errorf("print the request of CreateVolume: %w", err)
 	}
-	return &reportCall{Method: method, Request: text, Secret: secretJSON(secret)}, nil
+	return &reportCall{Method: "CreateVolume", Request: text, Secret: secretJSON(secret)}, nil
+}
+
+func deleteJSON(request *csi.DeleteVolumeRequest, secret *corev1.SecretReference) (*reportCall, error) {
+	text, err := json.Marshal(map[string]string{"volumeId": request.GetVolumeId()})
+	if err != nil {
+		return nil, fmt.Errorf("print the request of DeleteVolume: %w", err)
+	}
+	return &reportCall{Method: "DeleteVolume", Request: text, Secret: secretJSON(secret)}, nil
 }
 
 func secretJSON(ref *corev1.SecretReference) *reportSecret {
@@ -202,7 +210,6 @@ func (r *explainReport) writeJSON(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// Marshal squeezes the request, whose spacing protojson leaves to chance.
 	text, err := json.MarshalIndent(j, "", "  ")
 	if err != nil {
 		return fmt.Errorf("print the answer: %w", err)

@@ -20,6 +20,7 @@ func writeHelp(w io.Writer) error {
 		"Usage: csi-provisioner [run] [flags]\n" +
 		"       csi-provisioner explain [flags] CLAIM    what it would do about a claim, and why; see explain --help\n" +
 		"       csi-provisioner audit [flags]            compares the driver's volumes with the PersistentVolumes; see audit --help\n" +
+		"       csi-provisioner operations [flags]       lists the operations in flight, and ends one by hand; see operations --help\n" +
 		"       csi-provisioner version | help\n")
 	for _, g := range NewOptions().groups() {
 		b.WriteString("\n" + g.title + ":\n")

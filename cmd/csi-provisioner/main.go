@@ -68,6 +68,8 @@ func (p *program) main() int {
 		return p.query(newExplainOptions(), p.args[1:])
 	case command == auditCommand:
 		return p.query(newAuditOptions(), p.args[1:])
+	case command == operationsCommand:
+		return p.query(newOperationsOptions(), p.args[1:])
 	case command == versionCommand:
 		return p.printVersion()
 	case command == helpCommand:

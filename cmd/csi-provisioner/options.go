@@ -47,21 +47,22 @@ type Options struct {
 	copyLabels               []string
 
 	// Timing and concurrency.
-	timeout        time.Duration
-	createTimeout  time.Duration
-	restoreTimeout time.Duration
-	cloneTimeout   time.Duration
-	deleteTimeout  time.Duration
-	retryStart     time.Duration
-	retryMax       time.Duration
-	workers        uint
-	createWorkers  uint
-	deleteWorkers  uint
-	maxPerSource   uint
-	cloneWorkers   uint
-	snapshotSweep  time.Duration
-	markerDelay    time.Duration
-	drainTimeout   time.Duration
+	timeout         time.Duration
+	createTimeout   time.Duration
+	restoreTimeout  time.Duration
+	cloneTimeout    time.Duration
+	deleteTimeout   time.Duration
+	retryStart      time.Duration
+	retryMax        time.Duration
+	workers         uint
+	createWorkers   uint
+	deleteWorkers   uint
+	maxPerSource    uint
+	cloneWorkers    uint
+	snapshotSweep   time.Duration
+	operationLeases bool
+	markerDelay     time.Duration // has no effect
+	drainTimeout    time.Duration
 
 	// Storage capacity.
 	capacity                  bool
@@ -180,7 +181,8 @@ func (o *Options) addTiming(fs *pflag.FlagSet) {
 	fs.UintVar(&o.maxPerSource, "max-creates-per-source", 0, "How many volumes are made at once from one snapshot, or as clones of one claim. Further claims wait. 0 means no limit.")
 	fs.UintVar(&o.cloneWorkers, "cloning-protection-threads", 1, "How many sources of clones are released at once, with a driver that clones. 0 means none.")
 	fs.DurationVar(&o.snapshotSweep, "snapshot-orphan-sweep-interval", 5*time.Minute, "Pause between two searches for snapshots that are protected for nothing. 0 or less means never.")
-	fs.DurationVar(&o.markerDelay, "provisioning-marker-delay", 50*time.Millisecond, "How long a CreateVolume call may run before its claim is marked, so that no crash makes the volume forgotten. 0 marks before each first call and makes no call that cannot be marked. Negative means no new marks.")
+	fs.BoolVar(&o.operationLeases, "operation-leases", true, "Record each CreateVolume operation in a Lease in the driver's namespace before the driver is called, so that a later process finishes it whatever happens to this one. With false none is recorded; what earlier processes left is finished all the same.")
+	fs.DurationVar(&o.markerDelay, "provisioning-marker-delay", 0, "Has no effect and will be removed: claims are not marked any more, see --operation-leases.")
 	fs.DurationVar(&o.drainTimeout, "shutdown-drain-timeout", 20*time.Second, "How long running calls of the driver, and saving their results, may take after a signal to stop. Keep it below the pod's terminationGracePeriodSeconds.")
 }
 
@@ -200,7 +202,7 @@ func (o *Options) addNode(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.nodeImmediate, "node-deployment-immediate-binding", true, "Compete with the other nodes for claims with immediate binding.")
 	fs.DurationVar(&o.nodeBaseDelay, "node-deployment-base-delay", 20*time.Second, "The first try to take such a claim comes within this: at once on the node that comes first for the claim, where CSINodes can be read, else after a random part. It doubles with each conflict.")
 	fs.DurationVar(&o.nodeMaxDelay, "node-deployment-max-delay", 60*time.Second, "Longest such delay.")
-	fs.BoolVar(&o.nodeCleanup, "node-deployment-cleanup", false, "Let one instance, by a lease, look after what no other can: claims whose selected node has no driver, and PersistentVolumes, marked claims and CSIStorageCapacity objects whose node is gone.")
+	fs.BoolVar(&o.nodeCleanup, "node-deployment-cleanup", false, "Let one instance, by a lease, look after what no other can: claims whose selected node has no driver, and PersistentVolumes, operation Leases and CSIStorageCapacity objects whose node is gone.")
 }
 
 func (o *Options) addElection(fs *pflag.FlagSet) {

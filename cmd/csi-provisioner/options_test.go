@@ -79,7 +79,7 @@ var contractFlags = map[string]string{
 // ourFlags are the ones beyond the contract.
 var ourFlags = map[string]string{
 	"grow-to-source-size": "false", "keep-node-topology": "false", "deletion-secret-namespaces": "[]",
-	"provisioning-marker-delay": "50ms", "shutdown-drain-timeout": "20s", "capacity-respect-allowed-topologies": "false",
+	"operation-leases": "true", "provisioning-marker-delay": "0s", "shutdown-drain-timeout": "20s", "capacity-respect-allowed-topologies": "false",
 	"node-deployment-cleanup":     "false",
 	"create-metadata-annotations": "[]", "create-metadata-labels": "[]", "pv-copy-annotations": "[]", "pv-copy-labels": "[]",
 	"create-threads": "0", "delete-threads": "0", "max-creates-per-source": "0",
@@ -233,7 +233,7 @@ func TestDefaultConfig(t *testing.T) {
 		},
 		Work: WorkConfig{
 			RetryStart: time.Second, RetryMax: 5 * time.Minute, CreateWorkers: 100, DeleteWorkers: 100, CloneWorkers: 1,
-			SnapshotSweep: 5 * time.Minute, MarkerDelay: 50 * time.Millisecond, DrainTimeout: 20 * time.Second,
+			SnapshotSweep: 5 * time.Minute, OperationLeases: true, DrainTimeout: 20 * time.Second,
 		},
 		Election: ElectionConfig{
 			Namespace: "default", Pod: "host",

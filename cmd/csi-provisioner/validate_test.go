@@ -48,7 +48,6 @@ func TestValidate(t *testing.T) {
 		"no threads are accepted":           {args: []string{"--worker-threads=0", "--cloning-protection-threads=0"}},
 		"more threads than there can be":    {args: []string{"--create-threads=4294967296", "--delete-threads=4294967296", "--max-creates-per-source=4294967296"}, want: []string{"--create-threads is too large", "--delete-threads", "--max-creates-per-source"}},
 		"no sweep is accepted":              {args: []string{"--snapshot-orphan-sweep-interval=-1s"}},
-		"strict, and no markers":            {args: []string{"--provisioning-marker-delay=-1s"}},
 		"a drain that ends before it began": {args: []string{"--shutdown-drain-timeout=-1s"}, want: []string{"--shutdown-drain-timeout"}},
 		"no poll matters only with capacity": {
 			args: []string{"--capacity-poll-interval=0", "--kube-api-capacity-burst=0", "--kube-api-capacity-qps=NaN", "--capacity-threads=4294967296"},
@@ -178,6 +177,7 @@ func TestWarnings(t *testing.T) {
 		"a clean-up of no nodes":      {args: []string{"--node-deployment-cleanup"}, want: []string{"--node-deployment-cleanup does nothing without --node-deployment"}},
 		"a clean-up of nodes":         {args: []string{"--node-deployment", "--node-deployment-cleanup"}},
 		"swapped delays":              {args: []string{"--node-deployment", "--node-deployment-base-delay=60s", "--node-deployment-max-delay=20s"}, want: []string{"--node-deployment-max-delay (20s)"}},
+		"claims are not marked":       {args: []string{"--provisioning-marker-delay=0"}, want: []string{"--provisioning-marker-delay has no effect"}},
 		"the deprecated address":      {args: []string{"--metrics-address=:1"}, want: []string{"use --http-endpoint=:1"}},
 		"pprof without a server":      {args: []string{"--enable-pprof"}, want: []string{"--enable-pprof"}},
 		"KUBECONFIG over the flag":    {args: []string{"--kubeconfig=/b"}, env: environment{kubeconfig: "/a"}, want: []string{"KUBECONFIG (/a) wins over --kubeconfig (/b)"}},

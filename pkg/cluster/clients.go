@@ -22,8 +22,6 @@ type ClientConfig struct {
 	Provisioning Limits
 	// Capacity limits the capacity client and the owner walk; --kube-api-capacity-qps and -burst. Default: that of FleetLimits.
 	Capacity Limits
-	// Markers limits the writes of markers on claims. Default: 20 and 50, so that a marker is never behind other work.
-	Markers Limits
 	// Events limits the writing of events. Default: the higher of Provisioning and 20 and 100; events are small,
 	// and what waits here waits nowhere else.
 	Events Limits
@@ -36,10 +34,8 @@ type Clients struct {
 	Core kubernetes.Interface
 	// Events only writes events.
 	Events kubernetes.Interface
-	// Lease is for the lease and its events; it is not limited.
+	// Lease is for the Leases of leaders and operations, and the events about them; it is not limited.
 	Lease kubernetes.Interface
-	// Markers only writes the markers of creates in flight.
-	Markers kubernetes.Interface
 	// Background is for what runs beside provisioning: finalizers of PersistentVolumes that are there, the clean-up after
 	// nodes, and questions about rights. It takes nothing from the limits of Core; its own are those of backgroundLimits.
 	Background kubernetes.Interface
@@ -66,7 +62,7 @@ func NewClients(cfg *rest.Config, clients ClientConfig) (*Clients, error) {
 	clients = clients.withDefaults()
 	if err := errors.Join(
 		wrapLimits("provisioning client", clients.Provisioning), wrapLimits("capacity client", clients.Capacity),
-		wrapLimits("marker client", clients.Markers), wrapLimits("event client", clients.Events),
+		wrapLimits("event client", clients.Events),
 	); err != nil {
 		return nil, err
 	}
@@ -81,7 +77,6 @@ func NewClients(cfg *rest.Config, clients ClientConfig) (*Clients, error) {
 		{"core", &c.Core, clients.Provisioning, maxWrites},
 		{"event", &c.Events, clients.Events, 0},
 		{"lease", &c.Lease, unlimited, 0},
-		{"marker", &c.Markers, clients.Markers, maxMarkers},
 		{"background", &c.Background, backgroundLimits, 0},
 		{"capacity", &c.Capacity, clients.Capacity, 0},
 	} {
@@ -130,7 +125,6 @@ func (c ClientConfig) withDefaults() ClientConfig {
 	}
 	orDefault(&c.Provisioning, FleetLimits.Provisioning)
 	orDefault(&c.Capacity, FleetLimits.Capacity)
-	orDefault(&c.Markers, Limits{QPS: 20, Burst: 50})
 	if c.Events == (Limits{}) && c.Provisioning.QPS < 0 {
 		c.Events = Limits{QPS: -1}
 	}

@@ -22,12 +22,12 @@ func TestNewClientsNamesEveryWrongLimit(t *testing.T) {
 	t.Parallel()
 	_, err := NewClients(&rest.Config{}, ClientConfig{
 		Provisioning: Limits{QPS: 5}, Capacity: Limits{QPS: float32(math.NaN()), Burst: 1},
-		Markers: Limits{QPS: float32(math.Inf(1)), Burst: 1}, Events: Limits{QPS: 1, Burst: -1},
+		Events: Limits{QPS: 1, Burst: -1},
 	})
 	if err == nil {
 		t.Fatal("wrong limits were accepted")
 	}
-	for _, want := range []string{"provisioning client: burst", "capacity client: QPS", "marker client: QPS", "event client: burst"} {
+	for _, want := range []string{"provisioning client: burst", "capacity client: QPS", "event client: burst"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q does not mention %q", err, want)
 		}
@@ -44,16 +44,16 @@ func TestDefaultLimits(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ config, want ClientConfig }{
 		"nothing set": {ClientConfig{}, ClientConfig{
-			Provisioning: Limits{5, 10}, Capacity: Limits{1, 5}, Markers: Limits{20, 50}, Events: Limits{20, 100},
+			Provisioning: Limits{5, 10}, Capacity: Limits{1, 5}, Events: Limits{20, 100},
 		}},
 		"zero QPS means client-go's default": {ClientConfig{Provisioning: Limits{0, 7}}, ClientConfig{
-			Provisioning: Limits{5, 7}, Capacity: Limits{1, 5}, Markers: Limits{20, 50}, Events: Limits{20, 100},
+			Provisioning: Limits{5, 7}, Capacity: Limits{1, 5}, Events: Limits{20, 100},
 		}},
 		"events follow higher limits": {ClientConfig{Provisioning: Limits{200, 400}}, ClientConfig{
-			Provisioning: Limits{200, 400}, Capacity: Limits{1, 5}, Markers: Limits{20, 50}, Events: Limits{200, 400},
+			Provisioning: Limits{200, 400}, Capacity: Limits{1, 5}, Events: Limits{200, 400},
 		}},
 		"no limit is no limit for events either": {ClientConfig{Provisioning: Limits{QPS: -1}}, ClientConfig{
-			Provisioning: Limits{QPS: -1}, Capacity: Limits{1, 5}, Markers: Limits{20, 50}, Events: Limits{QPS: -1},
+			Provisioning: Limits{QPS: -1}, Capacity: Limits{1, 5}, Events: Limits{QPS: -1},
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -87,7 +87,6 @@ func TestClientsSpeakTheRightFormat(t *testing.T) { //nolint:tparallel // the re
 		"core":       {func() error { _, err := clients.Core.CoreV1().Secrets("a").Get(ctx, "b", options); return err }, "protobuf"},
 		"events":     {func() error { _, err := clients.Events.CoreV1().Events("a").Get(ctx, "b", options); return err }, "protobuf"},
 		"lease":      {func() error { _, err := clients.Lease.CoordinationV1().Leases("a").Get(ctx, "b", options); return err }, "protobuf"},
-		"markers":    {func() error { _, err := clients.Markers.CoreV1().Secrets("a").Get(ctx, "b", options); return err }, "protobuf"},
 		"background": {func() error { _, err := clients.Background.CoreV1().Secrets("a").Get(ctx, "b", options); return err }, "protobuf"},
 		"capacity":   {func() error { _, err := clients.Capacity.CoreV1().Secrets("a").Get(ctx, "b", options); return err }, "protobuf"},
 		"snapshot": {func() error {
@@ -121,7 +120,7 @@ func TestClientsDoNotWaitForEachOther(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusTeapot) }))
 	t.Cleanup(server.Close)
 	slow := Limits{QPS: 0.001, Burst: 1}
-	clients, err := NewClients(&rest.Config{Host: server.URL}, ClientConfig{Provisioning: slow, Capacity: slow, Markers: slow, Events: slow})
+	clients, err := NewClients(&rest.Config{Host: server.URL}, ClientConfig{Provisioning: slow, Capacity: slow, Events: slow})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +132,7 @@ func TestClientsDoNotWaitForEachOther(t *testing.T) {
 		}
 	}
 	requests := map[string]request{
-		"core": secret(clients.Core), "events": secret(clients.Events), "markers": secret(clients.Markers), "background": secret(clients.Background),
+		"core": secret(clients.Core), "events": secret(clients.Events), "background": secret(clients.Background),
 		"capacity": secret(clients.Capacity), "lease": secret(clients.Lease),
 		"snapshot": func(ctx context.Context) error {
 			_, err := clients.Snapshot.SnapshotV1().VolumeSnapshots("a").Get(ctx, "b", metav1.GetOptions{})
@@ -158,8 +157,8 @@ func TestClientsDoNotWaitForEachOther(t *testing.T) {
 	}
 }
 
-// The writes of markers have a bound of their own, so that with those of the core client all find room on a connection.
-func TestWritesOfMarkersAreBounded(t *testing.T) {
+// The writes of the core client are bounded, so that all find room on a connection.
+func TestWritesAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var now atomic.Int64
@@ -169,28 +168,23 @@ func TestWritesOfMarkersAreBounded(t *testing.T) {
 			time.Sleep(time.Second)
 			return &http.Response{StatusCode: http.StatusTeapot, Body: http.NoBody, Request: r}, nil
 		})}
-		clients, err := NewClients(config, ClientConfig{Provisioning: Limits{QPS: -1}, Markers: Limits{QPS: -1}})
+		clients, err := NewClients(config, ClientConfig{Provisioning: Limits{QPS: -1}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for name, tc := range map[string]struct {
-			client kubernetes.Interface
-			want   int64
-		}{"markers": {clients.Markers, maxMarkers}, "core": {clients.Core, maxWrites}} {
-			for range 2 * maxWrites {
-				go func() {
-					claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c"}}
-					if _, err := tc.client.CoreV1().PersistentVolumeClaims("a").Update(t.Context(), claim, metav1.UpdateOptions{}); err == nil {
-						t.Errorf("%s: the server's refusal got lost", name)
-					}
-				}()
-			}
-			synctest.Wait()
-			if got := now.Load(); got != tc.want {
-				t.Errorf("%s: %d writes are under way, want %d", name, got, tc.want)
-			}
-			time.Sleep(time.Hour)
-			synctest.Wait()
+		for range 2 * maxWrites {
+			go func() {
+				claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c"}}
+				if _, err := clients.Core.CoreV1().PersistentVolumeClaims("a").Update(t.Context(), claim, metav1.UpdateOptions{}); err == nil {
+					t.Error("the server's refusal got lost")
+				}
+			}()
 		}
+		synctest.Wait()
+		if got := now.Load(); got != maxWrites {
+			t.Errorf("%d writes are under way, want %d", got, maxWrites)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
 	})
 }

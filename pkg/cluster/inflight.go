@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// maxWrites is how many writes of the core client may be under way at once, and maxMarkers how many of the marker client.
+// maxWrites is how many writes of the core client may be under way at once.
 // The API server takes 100 requests at a time on a connection, which the clients share. Whatever finds no room opens a
 // connection of its own, with a handshake that costs more than the request, and a hundred workers do that at the same
 // moment. The rest is left to reads, watches and events.
-const maxWrites, maxMarkers = 64, 16
+const maxWrites = 64
 
 // boundWrites lets at most so many writes through at a time, and fewer when the API server refuses some with
 // TooManyRequests, as API Priority and Fairness does (KEP-1040): half as many after each refusal, and one more for each

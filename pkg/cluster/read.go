@@ -9,8 +9,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
-
-	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
 // Claim returns a claim; nil means that the cache does not have it. Of a claim that another driver serves, or that is
@@ -51,19 +49,6 @@ func (i *Informers) UnboundClaims() []*corev1.PersistentVolumeClaim {
 	for _, obj := range i.claims.GetIndexer().List() {
 		// Claims that are bound or another driver's are kept in another type.
 		if claim, ok := obj.(*corev1.PersistentVolumeClaim); ok && claim.Spec.VolumeName == "" {
-			claims = append(claims, claim)
-		}
-	}
-	return claims
-}
-
-// MarkedClaims returns the claims that carry the finalizer of a create in progress, in no order. It looks at all claims:
-// ask once, at the start.
-func (i *Informers) MarkedClaims() []*corev1.PersistentVolumeClaim {
-	var claims []*corev1.PersistentVolumeClaim
-	for _, obj := range i.claims.GetIndexer().List() {
-		claim, ok := obj.(*corev1.PersistentVolumeClaim)
-		if ok && slices.Contains(claim.Finalizers, wellknown.FinalizerProvisioningInProgress) {
 			claims = append(claims, claim)
 		}
 	}

@@ -69,7 +69,7 @@ func (t *trimmer) claim(obj any) (any, error) {
 	return short, nil
 }
 
-// served says that a claim has its volume for good and that nothing speaks of another create.
+// served says that a claim has its volume for good and carries nothing of a pre-release.
 func served(claim *corev1.PersistentVolumeClaim) bool {
 	_, marked := claim.Annotations[wellknown.AnnProvisioningInProgress]
 	return claim.Spec.VolumeName != "" && claim.Status.Phase == corev1.ClaimBound && !marked &&
@@ -77,7 +77,7 @@ func served(claim *corev1.PersistentVolumeClaim) bool {
 }
 
 // ownClaim is true for claims that may be work of this driver: its name is in one of the annotations that decide,
-// or a create of it was begun.
+// or it carries the finalizer of a pre-release.
 func (t *trimmer) ownClaim(claim *corev1.PersistentVolumeClaim) bool {
 	return t.ours(claim.Annotations[wellknown.AnnStorageProvisioner]) ||
 		t.ours(claim.Annotations[wellknown.AnnBetaStorageProvisioner]) ||

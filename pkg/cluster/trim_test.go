@@ -173,10 +173,10 @@ func TestOurClaimIsWholeUntilItIsBound(t *testing.T) {
 		"has no volume":       func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = "" },
 		"is not bound yet":    func(claim *corev1.PersistentVolumeClaim) { claim.Status.Phase = corev1.ClaimPending },
 		"has lost its volume": func(claim *corev1.PersistentVolumeClaim) { claim.Status.Phase = corev1.ClaimLost },
-		"has half of the marker": func(claim *corev1.PersistentVolumeClaim) {
+		"has the annotation of a pre-release": func(claim *corev1.PersistentVolumeClaim) {
 			claim.Annotations[wellknown.AnnProvisioningInProgress] = "{}"
 		},
-		"has the other half": func(claim *corev1.PersistentVolumeClaim) {
+		"has the finalizer of a pre-release": func(claim *corev1.PersistentVolumeClaim) {
 			claim.Finalizers = append(claim.Finalizers, wellknown.FinalizerProvisioningInProgress)
 		},
 	} {

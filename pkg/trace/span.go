@@ -21,14 +21,38 @@ type Span struct {
 
 	tracer oteltrace.Tracer
 	untold bool
+	// goesOn says that the next End is not the last one.
+	goesOn bool
 }
 
 // End ends the span and hands it over to be sent. It never blocks.
 func (s *Span) End(options ...oteltrace.SpanEndOption) {
-	if s != nil && !s.untold {
+	switch {
+	case s == nil || s.untold:
+	case s.goesOn:
+		s.goesOn = false
+	default:
 		s.Span.End(options...)
 	}
 }
+
+// GoOn makes the next End do nothing: the work is put off and goes on later, perhaps in another goroutine.
+func (s *Span) GoOn() {
+	if s != nil {
+		s.goesOn = true
+	}
+}
+
+// Within returns ctx with s as its innermost span, and ctx for nil.
+func (s *Span) Within(ctx context.Context) context.Context {
+	if s == nil {
+		return ctx
+	}
+	return oteltrace.ContextWithSpan(ctx, s)
+}
+
+// Current returns the innermost span of ctx, nil if there is none.
+func Current(ctx context.Context) *Span { return in(ctx) }
 
 // Fail says that the work ends with err. The outcome NotOurs makes the span one that is never sent: nothing was
 // done, and whoever serves the claim tells of it. A nil err says nothing.

@@ -81,8 +81,8 @@ func copied(wanted Keys, pairs map[string]string) (picked map[string]string, siz
 	return picked, sizeBytes
 }
 
-// KeptFromDriver reports whether an annotation is never told to the driver, whatever the patterns say: our marker,
-// which comes and goes while the request must stay the same.
+// KeptFromDriver reports whether an annotation is never told to the driver, whatever the patterns say: that of
+// pre-releases, which goes while the request must stay the same.
 func KeptFromDriver(key string) bool { return key == wellknown.AnnProvisioningInProgress }
 
 // KeptFromPV reports whether a label or annotation is never copied from a claim to its PersistentVolume, whatever the

@@ -33,7 +33,7 @@ func TestAddClaimMetadata(t *testing.T) {
 		"a label is no annotation":   {claim: claim, keys: ClaimKeys{Labels: Keys{"team"}}, want: map[string]string{"csi.storage.k8s.io/pvc/labels/team": "red"}},
 		"what is not there is not":   {claim: claim, keys: ClaimKeys{Annotations: Keys{"nope"}, Labels: Keys{"nope/*"}}},
 		"a prefix, and empty values": {claim: claim, keys: ClaimKeys{Annotations: Keys{"example.com/*"}}, want: map[string]string{"csi.storage.k8s.io/pvc/annotations/example.com/cost": "42", "csi.storage.k8s.io/pvc/annotations/example.com/note": ""}},
-		"our marker never": {
+		"the annotation of pre-releases never": {
 			claim: claim, keys: ClaimKeys{Annotations: Keys{wellknown.AnnProvisioningInProgress, "provisioner.storage.kubernetes.io/*"}},
 		},
 		"the driver may know what Kubernetes says": {

@@ -14,8 +14,7 @@ const (
 	AnnSelectedNode = "volume.kubernetes.io/selected-node"
 	// AnnAlphaSelectedNode is what very old schedulers wrote; only a fallback for reading.
 	AnnAlphaSelectedNode = "volume.alpha.kubernetes.io/selected-node"
-	// AnnProvisioningInProgress carries what a later process must know of a create that may be running.
-	// It has the same name as FinalizerProvisioningInProgress.
+	// AnnProvisioningInProgress was put on claims by pre-releases, with FinalizerProvisioningInProgress, and is removed.
 	AnnProvisioningInProgress = "provisioner.storage.kubernetes.io/provisioning-in-progress"
 )
 

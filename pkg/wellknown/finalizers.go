@@ -8,7 +8,6 @@ const (
 	FinalizerCloneSource = "provisioner.storage.kubernetes.io/cloning-protection"
 	// FinalizerSnapshotSource keeps a VolumeSnapshot while it is restored from.
 	FinalizerSnapshotSource = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
-	// FinalizerProvisioningInProgress keeps a claim while a CreateVolume for it may have made a volume that
-	// no PersistentVolume stands for yet.
+	// FinalizerProvisioningInProgress was put on claims by pre-releases and is removed.
 	FinalizerProvisioningInProgress = AnnProvisioningInProgress
 )

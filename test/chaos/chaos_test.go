@@ -2,11 +2,8 @@ package chaos
 
 import (
 	"context"
-	"maps"
 	"net/http"
 	"os"
-	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -40,23 +37,8 @@ func TestStopsLeakNothing(t *testing.T) { //nolint:paralleltest // restarts a co
 	runChaos(t, ending{})
 }
 
-func TestKillsLeakNothingWithStrictMarking(t *testing.T) { //nolint:paralleltest // see above
-	runChaos(t, ending{kill: 0.7, args: []string{"--provisioning-marker-delay=0", "--max-creates-per-source=1"}})
-}
-
-// seeds that have failed once; each is a run of its own from then on.
-var regressions = map[string]struct {
-	seed   uint64
-	ending ending
-}{}
-
-func TestRegressions(t *testing.T) { //nolint:paralleltest // see above
-	for _, name := range slices.Sorted(maps.Keys(regressions)) {
-		t.Run(name, func(t *testing.T) {
-			t.Setenv(seedVariable, strconv.FormatUint(regressions[name].seed, 10))
-			runChaos(t, regressions[name].ending)
-		})
-	}
+func TestKillsLeakNothing(t *testing.T) { //nolint:paralleltest // see above
+	runChaos(t, ending{kill: 0.7, args: []string{"--max-creates-per-source=1"}})
 }
 
 // play is one run of chaos.

@@ -45,7 +45,7 @@ func TestAFrozenLeaderCallsNoMore(t *testing.T) {
 	}
 	s := newStage(t, cluster.Shared(t), memdriver.Config{},
 		"--leader-election", "--leader-election-lease-duration=6s", "--leader-election-renew-deadline=5s", "--leader-election-retry-period=500ms",
-		"--worker-threads="+strconv.Itoa(freezeWorkers), "--provisioning-marker-delay=0", "--kube-api-qps=-1", "--vmodule=exchange=6")
+		"--worker-threads="+strconv.Itoa(freezeWorkers), "--kube-api-qps=-1", "--vmodule=exchange=6")
 	s.Driver.Add(memdriver.Slow("CreateVolume", 30*time.Millisecond), memdriver.Slow("DeleteVolume", 30*time.Millisecond))
 	class := s.Class(t, fixture.Class("c"))
 

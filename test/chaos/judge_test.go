@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -34,6 +35,7 @@ func TestUnsettled(t *testing.T) {
 			pvs:     []corev1.PersistentVolume{*pv().Obj()},
 			volumes: []memdriver.Volume{volume},
 		}},
+		"an operation that goes on":   {state: state{leases: []coordinationv1.Lease{{ObjectMeta: metav1.ObjectMeta{Name: "l", Annotations: map[string]string{wellknown.AnnOperation: "{}"}}}}}, want: []string{"Lease l says an operation: {}"}},
 		"a leaked volume":             {state: state{volumes: []memdriver.Volume{volume}}, want: []string{"volume v (p) has no PV"}},
 		"a PV of nothing":             {state: state{pvs: []corev1.PersistentVolume{*pv().Obj()}}, want: []string{"PV p has no volume v"}},
 		"a PV that is not bound":      {state: state{pvs: []corev1.PersistentVolume{*pv().Phase(corev1.VolumeReleased).Obj()}, volumes: []memdriver.Volume{volume}}, want: []string{"PV p is Released"}},

@@ -2,15 +2,23 @@ package chaos
 
 import (
 	"net/http"
+	"strings"
 
 	"github.com/csi-sidecars/external-provisioner/test/cluster"
 )
 
-// isWrite says whether the request changes an object that volumes depend on. Events and leases do not count.
+// isWrite says whether the request changes an object that volumes depend on. Events and reviews of rights do not count, and of Leases those of
+// operations do, each of which is created once and updated after that.
 func isWrite(r *http.Request) bool {
 	switch r.Method {
 	case http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
-		return resourceOf(r) != "events" && resourceOf(r) != "leases"
+		switch resourceOf(r) {
+		case "events", "selfsubjectaccessreviews":
+			return false
+		case "leases":
+			return strings.Contains(r.URL.Path, "-op-")
+		}
+		return true
 	}
 	return false
 }

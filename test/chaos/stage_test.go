@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 	"github.com/csi-sidecars/external-provisioner/test/cluster"
 	"github.com/csi-sidecars/external-provisioner/test/memdriver"
 	"github.com/csi-sidecars/external-provisioner/test/sidecar"
@@ -75,7 +76,11 @@ func (s *stage) look(ctx context.Context) (state, error) {
 	own := slices.DeleteFunc(pvs.Items, func(pv corev1.PersistentVolume) bool {
 		return pv.Spec.CSI == nil || pv.Spec.CSI.Driver != s.Driver.Name()
 	})
-	return state{claims: claims.Items, pvs: own, volumes: s.Driver.Volumes()}, nil
+	leases, err := s.Client.CoordinationV1().Leases(s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: wellknown.LabelOperationsOf})
+	if err != nil {
+		return state{}, err
+	}
+	return state{claims: claims.Items, pvs: own, volumes: s.Driver.Volumes(), leases: leases.Items}, nil
 }
 
 // settle waits until everything is at rest after what has happened; what is not by then is reported, with the

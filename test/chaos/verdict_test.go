@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
@@ -18,6 +19,7 @@ import (
 type state struct {
 	claims  []corev1.PersistentVolumeClaim
 	pvs     []corev1.PersistentVolume // of our driver
+	leases  []coordinationv1.Lease    // of operations
 	volumes []memdriver.Volume
 }
 
@@ -43,6 +45,11 @@ func (s state) unsettled() []string {
 	}
 	for _, handle := range slices.Sorted(maps.Keys(byHandle)) {
 		complain("PV %s has no volume %s", byHandle[handle], handle)
+	}
+	for _, lease := range s.leases {
+		if op := lease.Annotations[wellknown.AnnOperation]; op != "" {
+			complain("Lease %s says an operation: %s", lease.Name, op)
+		}
 	}
 	for _, claim := range s.claims {
 		_, marked := claim.Annotations[wellknown.AnnProvisioningInProgress]

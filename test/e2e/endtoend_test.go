@@ -9,9 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 	"github.com/csi-sidecars/external-provisioner/test/cluster"
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
 	"github.com/csi-sidecars/external-provisioner/test/memdriver"
@@ -75,10 +73,9 @@ func TestEndToEndMetrics(t *testing.T) {
 	defer release()
 	w.Driver.Add(hold)
 	w.Claim(t, fixture.Claim("slow").Class(class))
-	sidecar.Eventually(t, "the slow claim is marked", func(ctx context.Context) (bool, error) {
-		claim, err := w.Client.CoreV1().PersistentVolumeClaims(w.Namespace).Get(ctx, "slow", metav1.GetOptions{})
-		return err == nil && claim.Annotations[wellknown.AnnProvisioningInProgress] != "", err
-	})
+	if _, err := w.Driver.WaitStarted(t.Context(), "CreateVolume", 3); err != nil {
+		t.Fatal(err)
+	}
 	counts(first, line(failed, "reason", "DriverError", 1), line(served, "source", "none", 1), line(ignored, "reason", "Populator", 1))
 	first.Kill()
 	release()

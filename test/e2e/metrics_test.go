@@ -74,19 +74,16 @@ func scrapeAfterWork(t *testing.T) string {
 		args:   append(slices.Concat(election, publishing), "--capacity-ownerref-level=-1", "--max-creates-per-source=10"),
 		env:    nodeName,
 	}
-	// Without the right to change claims no marker can be written.
-	r, _ := shippedRights(t, baseRights, "rbac-topology.yaml", "rbac-leader-election.yaml", "rbac-capacity.yaml", "rbac-snapshots.yaml").
-		without(func(right deploy.Right) bool { return right.String() == "update persistentvolumeclaims" })
-	w := openStage(t, p, r)
+	w := openStage(t, p, shippedRights(t, baseRights, "rbac-topology.yaml", "rbac-leader-election.yaml", "rbac-capacity.yaml", "rbac-snapshots.yaml"))
 	w.node(w.Namespace, p.driver.Topology)
 	w.Class(t, fixture.Class("late").WaitForFirstConsumer())
 	slow, release := memdriver.Block("CreateVolume")
 	defer release()
 	w.Driver.Add(memdriver.Fail("DeleteVolume", codes.Internal, 1), memdriver.Fail("CreateVolume", codes.Internal, 1), slow)
 	w.Claim(t, fixture.Claim("data").Class(w.class()))
-	sidecar.Eventually(t, "the refused marker is counted", func(ctx context.Context) (bool, error) {
+	sidecar.Eventually(t, "the operation is counted", func(ctx context.Context) (bool, error) {
 		_, page, err := w.sidecar.Get(ctx, "/metrics")
-		return strings.Contains(page, "controller_provisioning_markers_refused_total{"), err
+		return strings.Contains(page, "controller_operations_in_flight 1"), err
 	})
 	release()
 	w.Bound(t, "data")

@@ -51,18 +51,18 @@ var removals = map[string]removal{
 		play: "base", resource: "persistentvolumes", verbs: "patch", stops: noFinalizer,
 		says: `add the rule {apiGroups: [""], resources: [persistentvolumes], verbs: [patch]}`,
 	},
-	"without update on claims nothing is marked or cloned": {
+	"without update on claims nothing is cloned": {
 		play: "base", resource: "persistentvolumeclaims", verbs: "update",
 		stops: func(s *stage) {
-			s.worksUnmarked("data")
+			s.works("data")
 			s.fails("clone", fixture.Claim("clone").Class(s.class()).FromClaim("data"), "cannot update")
 		},
-		says: "grant update on persistentvolumeclaims",
+		says: `cannot update resource "persistentvolumeclaims"`,
 	},
-	"without get on claims nothing is marked or cloned": {
+	"without get on claims nothing is cloned": {
 		play: "base", resource: "persistentvolumeclaims", verbs: "get",
 		stops: func(s *stage) {
-			s.worksUnmarked("data")
+			s.works("data")
 			s.fails("clone", fixture.Claim("clone").Class(s.class()).FromClaim("data"), "cannot get")
 		},
 		says: `cannot get resource "persistentvolumeclaims"`,
@@ -157,6 +157,16 @@ var removals = map[string]removal{
 		},
 		says: "grant the service account the verbs list and watch on referencegrants.gateway.networking.k8s.io",
 	},
+	"without leases operations are not recorded": {
+		play: "base", resource: "leases", stops: func(s *stage) { s.works("data") }, says: "Operations cannot be recorded",
+	},
+	"without update on leases operations are not recorded": {
+		play: "base", resource: "leases", verbs: "update", stops: func(s *stage) { s.works("data") }, says: `resources: [leases], verbs: [update]`,
+	},
+	"without list on leases operations are found one by one": {
+		play: "base", resource: "leases", verbs: "list", args: []string{"-v=2"}, stops: func(s *stage) { s.works("data") },
+		says: "The Leases of operations cannot be listed",
+	},
 	"without leases nobody leads": {
 		play: "leader election", resource: "leases", stops: notLeading, says: "The leader lease may not be used, add the rule",
 	},
@@ -205,6 +215,10 @@ var removals = map[string]removal{
 		play: "node deployment", resource: "csinodes", stops: func(s *stage) { s.works("data") },
 		says: "grant the service account the verbs list and watch on csinodes.storage.k8s.io",
 	},
+	"without list on leases those of nodes that are gone stay": {
+		play: "node cleanup", resource: "leases", verbs: "list delete", stops: func(*stage) {},
+		says: "Cannot look for operation Leases of nodes that are gone",
+	},
 	// One test for both, since it waits for a minute.
 	"without nodes and csinodes nothing is cleaned up after them": {
 		play: "node cleanup", resource: "nodes csinodes", stops: lookAtNodes,
@@ -228,18 +242,6 @@ func (s *stage) works(claim string) {
 		s.made = s.Class(s.t, fixture.Class("other"))
 	}
 	s.Claim(s.t, fixture.Claim(claim).Class(s.class()))
-	s.Bound(s.t, claim)
-}
-
-// worksUnmarked shows that a claim gets its volume although it cannot be marked while the driver takes its time.
-func (s *stage) worksUnmarked(claim string) {
-	s.t.Helper()
-	rule, release := memdriver.Block("CreateVolume")
-	defer release()
-	s.Driver.Add(rule)
-	s.Claim(s.t, fixture.Claim(claim).Class(s.class()))
-	s.says("cannot be marked")
-	release()
 	s.Bound(s.t, claim)
 }
 

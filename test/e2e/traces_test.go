@@ -55,8 +55,7 @@ func TestTheLifeOfAClaimIsOneTrace(t *testing.T) {
 	class := w.Class(t, fixture.Class("traced").Parameter(wellknown.ParamSecretName, "key").Parameter(wellknown.ParamSecretNamespace, "${pvc.namespace}"))
 	c := collector.Serve(t)
 	w.Driver.Add(memdriver.Rule{Method: "CreateVolume", Times: 1, Code: 13, Message: "no login with " + hush})
-	// No markers, which come and go by the clock.
-	options := w.Options("--otlp-endpoint=http://"+c.Address(), "--provisioning-marker-delay=-1s")
+	options := w.Options("--otlp-endpoint=http://" + c.Address())
 	options.Env = []string{"OTEL_RESOURCE_ATTRIBUTES=deployment.environment.name=test"}
 
 	process := sidecar.Start(t, options)

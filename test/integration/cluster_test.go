@@ -43,7 +43,7 @@ func clients(t *testing.T) *cluster.Clients {
 	t.Helper()
 	unlimited := cluster.Limits{QPS: -1}
 	made, err := cluster.NewClients(controlplane.Shared(t).Config(), cluster.ClientConfig{
-		Version: "test", Provisioning: unlimited, Capacity: unlimited, Markers: unlimited, Events: unlimited,
+		Version: "test", Provisioning: unlimited, Capacity: unlimited, Events: unlimited,
 	})
 	if err != nil {
 		t.Fatal(err)

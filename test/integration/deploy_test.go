@@ -1,20 +1,15 @@
 package integration
 
 import (
-	"regexp"
-	"slices"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 	"github.com/csi-sidecars/external-provisioner/test/cluster"
 	"github.com/csi-sidecars/external-provisioner/test/deploy"
-	"github.com/csi-sidecars/external-provisioner/test/fixture"
 )
 
 // shippedKinds are the kinds of the manifests and how the API server calls them.
@@ -58,36 +53,5 @@ func TestTheAPIServerTakesTheManifests(t *testing.T) {
 				t.Error("the answer is no object")
 			}
 		})
-	}
-}
-
-// The line of the guide takes the marker off a claim and nothing else.
-func TestTheWayOutOfAMarkerWorks(t *testing.T) {
-	t.Parallel()
-	c := clients(t)
-	ns := newNamespace(t, c.Core)
-	const finalizer, annotation = "example.com/other", "example.com/kept"
-	claim := createClaim(t, c, fixture.Claim("marked").Namespace(ns).Class(ns).
-		Finalizer(finalizer, wellknown.FinalizerProvisioningInProgress).
-		Annotation(wellknown.AnnProvisioningInProgress, "{}").Annotation(annotation, "a").Obj())
-	match := regexp.MustCompile(`kubectl patch pvc CLAIM -n NAMESPACE --type=strategic -p '([^']+)'`).FindSubmatch(deploy.Read(t, "README.md"))
-	if match == nil {
-		t.Fatal("the guide has no line for it")
-	}
-	claims := c.Core.CoreV1().PersistentVolumeClaims(ns)
-	got, err := claims.Patch(t.Context(), claim.Name, types.StrategicMergePatchType, match[1], metav1.PatchOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if slices.Contains(got.Finalizers, wellknown.FinalizerProvisioningInProgress) || !slices.Contains(got.Finalizers, finalizer) {
-		t.Errorf("finalizers %q", got.Finalizers)
-	}
-	if _, marked := got.Annotations[wellknown.AnnProvisioningInProgress]; marked || got.Annotations[annotation] != "a" {
-		t.Errorf("annotations %q", got.Annotations)
-	}
-	if err := cluster.Modify(t.Context(), claim.Name, claims.Get, claims.Update, func(live *corev1.PersistentVolumeClaim) {
-		live.Finalizers = nil // so that the namespace can go
-	}); err != nil {
-		t.Fatal(err)
 	}
 }

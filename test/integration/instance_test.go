@@ -47,7 +47,7 @@ func newSite(t *testing.T, edit ...func(*fixture.ClassBuilder)) *site {
 	unlimited := cluster.Limits{QPS: -1}
 	var err error
 	s.clients, err = cluster.NewClients(config, cluster.ClientConfig{
-		Version: "test", Provisioning: unlimited, Capacity: unlimited, Markers: unlimited, Events: unlimited,
+		Version: "test", Provisioning: unlimited, Capacity: unlimited, Events: unlimited,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -152,7 +152,7 @@ func (s *site) start(node string, mem memdriver.Config, edit ...func(*provision.
 	s.Cleanup(d.Close)
 	i.caches = informers(s.T, s.clients, s.ns)
 	cfg := provision.Config{
-		Client: s.clients.Core, MarkerClient: s.clients.Markers, Snapshots: s.clients.Snapshot, Cache: i.caches, Events: i.caches,
+		Client: s.clients.Core, Snapshots: s.clients.Snapshot, Cache: i.caches, Events: i.caches,
 		Driver: d, Recorder: s.events.Recorder(cluster.Component(s.ns, node)), OwnRecorder: s.events.Recorder(wellknown.EventComponent),
 		Registerer: i.registry,
 		Settings: provision.Settings{
@@ -161,7 +161,7 @@ func (s *site) start(node string, mem memdriver.Config, edit ...func(*provision.
 		},
 		ImmediateTopology: true,
 		CreateWorkers:     10, DeleteWorkers: 10, RetryStart: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond,
-		Timeout: callTimeout, MarkerDelay: 50 * time.Millisecond,
+		Timeout: callTimeout, Operations: operationsIn(s.ns, s.ns, node, s.clients, true),
 	}
 	if node != "" {
 		cfg.Settings.Identity += "-" + node

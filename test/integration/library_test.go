@@ -27,8 +27,6 @@ type behaviour struct {
 	before func(s *stage)
 	// act plays the user until the story is told.
 	act func(s *stage)
-	// unmarked turns our markers off, which hold a claim that the library lets go.
-	unmarked bool
 	// loose names the fields that depend on how fast things happen.
 	loose []string
 	// differ names the fields of the story in which we differ, on purpose, and why.
@@ -89,7 +87,7 @@ func behaviours() map[string]behaviour {
 			},
 		},
 		"no answer, and the claim goes": {
-			rules: []memdriver.Rule{memdriver.FailLate("CreateVolume", codes.DeadlineExceeded, 0)}, unmarked: true, loose: []string{"Creates"},
+			rules: []memdriver.Rule{memdriver.FailLate("CreateVolume", codes.DeadlineExceeded, 0)}, loose: []string{"Creates"},
 			act: func(s *stage) {
 				goUnanswered(s)
 				s.driver.ClearRules()
@@ -158,7 +156,7 @@ func behaviours() map[string]behaviour {
 			differ: map[string]string{"ClaimEvents": "a PersistentVolume of somebody else is no success"},
 		},
 		"an error after no answer, and the claim goes": {
-			rules: []memdriver.Rule{memdriver.FailLate("CreateVolume", codes.DeadlineExceeded, 0)}, unmarked: true, loose: []string{"Creates"},
+			rules: []memdriver.Rule{memdriver.FailLate("CreateVolume", codes.DeadlineExceeded, 0)}, loose: []string{"Creates"},
 			act: func(s *stage) {
 				goUnanswered(s)
 				s.driver.Add(memdriver.Fail("CreateVolume", codes.Internal, 1))
@@ -192,9 +190,6 @@ func TestOurLoopAndTheLibrarys(t *testing.T) { //nolint:tparallel // the library
 			theirs.runLibrary()
 			ours.begin(func(cfg *provision.Config) {
 				cfg.Settings.Capabilities.Topology = b.topology
-				if b.unmarked {
-					cfg.MarkerDelay = -1
-				}
 			})
 			b.play(theirs)
 			b.play(ours)

@@ -52,8 +52,6 @@ func TestManyNodesRaceForManyClaims(t *testing.T) {
 	for n := range nodes {
 		instances = append(instances, s.instanceOn(s.name(fmt.Sprint(n)), memdriver.Config{}, func(cfg *provision.Config) {
 			cfg.Node.Race = newRace(t, 2*time.Second, 6*time.Second)
-			// On a busy machine everything takes long enough for markers; here only the race is to write claims.
-			cfg.MarkerDelay = -1
 		}))
 	}
 	want := map[string]string{} // volume name → claim
@@ -125,8 +123,8 @@ func TestAVolumeIsDeletedByItsNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The other one serves what came later: it has seen the PersistentVolume released.
-	s.create(s.claim("marker").SelectedNode(other.node))
-	s.bound("marker")
+	s.create(s.claim("later").SelectedNode(other.node))
+	s.bound("later")
 	release()
 	eventually(t, "PersistentVolume gone", func() bool { return s.pv(pv.Name) == nil })
 	if calls := other.Calls("DeleteVolume"); len(calls) != 0 {
@@ -153,7 +151,7 @@ func counted(t *testing.T, i *instance, metric string) float64 {
 	for _, family := range families {
 		if family.GetName() == metric {
 			for _, m := range family.GetMetric() {
-				sum += m.GetCounter().GetValue()
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}
 	}
@@ -194,7 +192,7 @@ func TestTheLookForRoomHasNoSideEffects(t *testing.T) {
 	if _, err := s.clients.Core.CoreV1().Secrets(s.ns).Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	node := s.instanceOn(s.name("a"), memdriver.Config{}, func(cfg *provision.Config) { cfg.MarkerDelay = -1 })
+	node := s.instanceOn(s.name("a"), memdriver.Config{})
 	s.create(s.claim("source"))
 	s.bound("source")
 	node.Change(func(cfg *memdriver.Config) { cfg.CapacityBytes = 1 })
@@ -249,47 +247,29 @@ func TestAClaimWithTheOldClassAnnotationOnANode(t *testing.T) {
 	}
 }
 
-// A create that another node has begun is left to that node, in life and after a restart.
-func TestAMarkerIsTakenUpByItsNode(t *testing.T) {
+// An operation is finished by the instance of its node, after a restart and whatever the claim says by then.
+func TestAnOperationIsFinishedByItsNode(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	other := s.instanceOn(s.name("other"), memdriver.Config{})
 	home := s.name("home")
+	first := s.instanceOn(home, memdriver.Config{}, func(cfg *provision.Config) { cfg.RetryStart, cfg.RetryMax = time.Hour, time.Hour })
+	first.Add(memdriver.Fail("CreateVolume", codes.DeadlineExceeded, 0))
 	claim := s.create(s.claim("c").SelectedNode(home))
-	going := s.create(s.claim("going").SelectedNode(home))
-	for _, c := range []*corev1.PersistentVolumeClaim{claim, going} {
-		s.update(c.Name, func(live *corev1.PersistentVolumeClaim) bool {
-			s.mark(live, home)
-			return true
-		})
+	if _, err := first.WaitEnded(t.Context(), "CreateVolume", 1); err != nil {
+		t.Fatal(err)
 	}
-	s.remove("going")
-	// The other one serves what came later, so it has seen them.
-	s.create(s.claim("later").SelectedNode(other.node))
-	s.bound("later")
-	if live := s.live("going"); live == nil || live.DeletionTimestamp == nil {
-		t.Fatalf("the marked claim that was deleted: %v", live)
+	first.stop()
+	s.remove("c")
+	second := s.instanceOn(home, memdriver.Config{})
+	if _, err := second.WaitEnded(t.Context(), "DeleteVolume", 1); err != nil {
+		t.Fatal(err)
 	}
-	instance := s.instanceOn(home, memdriver.Config{})
-	if got := accessibleFrom(s.bound("c")); !slices.Equal(got, []string{home}) {
-		t.Errorf("the volume is in %v, want %s", got, home)
+	eventually(t, "PersistentVolume gone", func() bool { return s.pv("pvc-"+string(claim.UID)) == nil })
+	if calls := second.Calls("CreateVolume"); len(calls) != 1 || calls[0].Key != "pvc-"+string(claim.UID) {
+		t.Errorf("calls of the second process: %v", calls)
 	}
-	eventually(t, "the deleted claim is finished, and its volume deleted", func() bool {
-		return s.live("going") == nil && len(instance.Calls("CreateVolume")) == 2 && len(instance.Volumes()) == 1
-	})
-	if calls := other.Calls("CreateVolume"); len(calls) != 1 {
+	if calls := other.Calls("CreateVolume"); len(calls) != 0 {
 		t.Errorf("the other node made calls: %v", calls)
 	}
-	eventually(t, "marker removed", func() bool {
-		return !slices.Contains(s.live("c").Finalizers, wellknown.FinalizerProvisioningInProgress)
-	})
-}
-
-// mark puts the marker of a create on a claim, as the instance of that node does.
-func (s *site) mark(claim *corev1.PersistentVolumeClaim, node string) {
-	if claim.Annotations == nil {
-		claim.Annotations = map[string]string{}
-	}
-	claim.Annotations[wellknown.AnnProvisioningInProgress] = fmt.Sprintf(`{"v":1,"uid":%q,"driver":%q,"node":%q}`, claim.UID, s.ns, node)
-	claim.Finalizers = append(claim.Finalizers, wellknown.FinalizerProvisioningInProgress)
 }

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -70,8 +69,6 @@ func TestAClaimIsTakenFromANodeThatCannotServeIt(t *testing.T) {
 	s.create(s.claim("on-up").For(s.ns).SelectedNode(up))
 	// Without a class, or Kubernetes would write the provisioner of that on it.
 	s.create(fixture.Claim("foreign").Namespace(s.ns).For("another.driver").SelectedNode(lost))
-	s.create(s.claim("marked").For(s.ns).SelectedNode(lost))
-	s.update("marked", func(live *corev1.PersistentVolumeClaim) bool { s.mark(live, bare); return true })
 	s.cleanUp()
 
 	for _, name := range []string{"on-lost", "on-bare", "on-other"} {
@@ -84,13 +81,10 @@ func TestAClaimIsTakenFromANodeThatCannotServeIt(t *testing.T) {
 		t.Errorf("more than the node was taken off: %v", live)
 	}
 	s.pass("pass")
-	for name, want := range map[string]string{"on-up": up, "foreign": lost, "marked": lost} {
+	for name, want := range map[string]string{"on-up": up, "foreign": lost} {
 		if got := s.selected(name); got != want {
 			t.Errorf("claim %s is for node %q, want %q", name, got, want)
 		}
-	}
-	if !slices.Contains(s.live("marked").Finalizers, wellknown.FinalizerProvisioningInProgress) {
-		t.Error("the marker of a node that exists was taken off")
 	}
 }
 
@@ -197,48 +191,4 @@ func TestOtherVolumesStay(t *testing.T) {
 			t.Errorf("PersistentVolume %s was deleted", name)
 		}
 	}
-}
-
-// A marker of a node that is gone ends, and with it the wait for the node; the claim that was deleted goes.
-func TestAMarkerEndsWithItsNode(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, late)
-	lost, up := s.name("lost"), s.name("up")
-	s.node(lost, s.placed(lost), s.ns)
-	s.node(up, s.placed(up), s.ns)
-	for name, node := range map[string]string{"waits": lost, "goes": lost, "moved": up} {
-		s.create(s.claim(name).For(s.ns).SelectedNode(node).Finalizer("example.com/other"))
-		s.update(name, func(live *corev1.PersistentVolumeClaim) bool { s.mark(live, lost); return true })
-	}
-	s.remove("goes")
-	s.cleanUp()
-	s.pass("pass")
-	for _, name := range []string{"waits", "goes", "moved"} {
-		if !slices.Contains(s.live(name).Finalizers, wellknown.FinalizerProvisioningInProgress) {
-			t.Fatalf("the marker of claim %s went while its node exists", name)
-		}
-	}
-	s.dropNode(t.Context(), lost)
-	for name, node := range map[string]string{"waits": "", "goes": lost, "moved": up} {
-		eventually(t, "marker of "+name+" gone", func() bool {
-			live := s.live(name)
-			_, annotated := live.Annotations[wellknown.AnnProvisioningInProgress]
-			return !annotated && !slices.Contains(live.Finalizers, wellknown.FinalizerProvisioningInProgress)
-		})
-		live := s.live(name)
-		if got := live.Annotations[wellknown.AnnSelectedNode]; got != node {
-			t.Errorf("claim %s is for node %q, want %q", name, got, node)
-		}
-		if !slices.Contains(live.Finalizers, "example.com/other") {
-			t.Errorf("more than our finalizer went from claim %s", name)
-		}
-		s.saying(s.ns, live.UID, "NodeGone", lost, "not deleted")
-	}
-	for _, name := range []string{"waits", "goes", "moved"} {
-		s.update(name, func(live *corev1.PersistentVolumeClaim) bool {
-			live.Finalizers = slices.DeleteFunc(live.Finalizers, func(f string) bool { return f == "example.com/other" })
-			return true
-		})
-	}
-	eventually(t, "the deleted claim is gone", func() bool { return s.live("goes") == nil })
 }

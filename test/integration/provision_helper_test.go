@@ -5,10 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"path"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -25,6 +26,8 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/provision"
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/snapshotprotect"
 	"github.com/csi-sidecars/external-provisioner/pkg/driver"
+	"github.com/csi-sidecars/external-provisioner/pkg/operations"
+	"github.com/csi-sidecars/external-provisioner/pkg/process"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 	controlplane "github.com/csi-sidecars/external-provisioner/test/cluster"
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
@@ -83,7 +86,7 @@ func (g *ground) beginAs(config *rest.Config, edit ...func(*provision.Config)) *
 	l := &life{ground: g, registry: prometheus.NewRegistry()}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return l.over(l.requests.over(next)) })
 	unlimited := cluster.Limits{QPS: -1}
-	c, err := cluster.NewClients(config, cluster.ClientConfig{Version: "test", Provisioning: unlimited, Capacity: unlimited, Markers: unlimited})
+	c, err := cluster.NewClients(config, cluster.ClientConfig{Version: "test", Provisioning: unlimited, Capacity: unlimited})
 	if err != nil {
 		g.Fatal(err)
 	}
@@ -106,14 +109,15 @@ func (g *ground) beginAs(config *rest.Config, edit ...func(*provision.Config)) *
 	}
 	l.rest.Go(func() { l.caches.CatchUp(work) })
 	cfg := provision.Config{
-		Client: c.Core, MarkerClient: c.Markers, Snapshots: c.Snapshot, Cache: l.caches, Events: l.caches,
+		Client: c.Core, Snapshots: c.Snapshot, Cache: l.caches, Events: l.caches,
 		Driver: d, Recorder: g.events.Recorder(cluster.Component(g.ns, "test")), OwnRecorder: g.events.Recorder(wellknown.EventComponent),
 		Registerer: l.registry, WantsVAC: func() bool { return true },
 		Settings: provision.Settings{
 			Driver: g.ns, Identity: "1-1-" + g.ns, VolumeNamePrefix: "pvc", VolumeNameUUIDLength: -1, PreventModeConversion: true, CrossNamespace: true,
 			Capabilities: provision.Capabilities{ControllerService: true, CreateDeleteVolume: true, Clone: true, Snapshot: true, Modify: true, PublishUnpublish: true},
 		},
-		CreateWorkers: 10, DeleteWorkers: 10, RetryStart: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond, Timeout: time.Second, MarkerDelay: 50 * time.Millisecond,
+		CreateWorkers: 10, DeleteWorkers: 10, RetryStart: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond, Timeout: time.Second,
+		Operations: operationsIn(g.ns, g.ns, "", c, true),
 	}
 	for _, change := range edit {
 		change(&cfg)
@@ -271,15 +275,39 @@ func (g *ground) ours(name string) *fixture.ClaimBuilder {
 	return g.claim(name).For(g.ns).Annotation(wellknown.AnnBetaStorageProvisioner, g.ns)
 }
 
-// marked says whether the claim carries finalizer and annotation.
-func (g *ground) marked(name string) bool {
-	g.Helper()
-	claim := g.live(name)
-	if claim == nil {
-		return false
+// processes counts what records operations, so that each has an identity of its own.
+var processes atomic.Int64
+
+// operationsIn describes how one more process of the driver, on that node in node deployment, records operations.
+func operationsIn(namespace, driver, node string, c *cluster.Clients, exclusive bool) *operations.Config {
+	return &operations.Config{
+		Leases: c.Lease.CoordinationV1().Leases(namespace), Rights: cluster.NewNamespacedAccess(c.Background, coordinationv1.Resource("leases"), namespace),
+		LeaseName: process.LeaseName(driver), Driver: driver, Node: node, Identity: fmt.Sprint("process-", processes.Add(1)), Exclusive: exclusive,
 	}
-	_, annotated := claim.Annotations[wellknown.AnnProvisioningInProgress]
-	return annotated && slices.Contains(claim.Finalizers, wellknown.FinalizerProvisioningInProgress)
+}
+
+// recorded reports whether a Lease says the operation of a claim of that name.
+func (g *ground) recorded(name string) bool {
+	g.Helper()
+	return g.leaseOf(name) != nil
+}
+
+// leaseOf returns the Lease that says the operation of a claim of that name, nil for none.
+func (g *ground) leaseOf(name string) *coordinationv1.Lease {
+	g.Helper()
+	records, err := operations.List(g.Context(), *operationsIn(g.ns, g.ns, "", g.clients, true))
+	if err != nil {
+		g.Fatal(err)
+	}
+	for _, record := range records {
+		if record.Err != nil {
+			g.Fatalf("Lease %s: %v", record.Lease.Name, record.Err)
+		}
+		if record.Operation.Claim.Name == name {
+			return record.Lease
+		}
+	}
+	return nil
 }
 
 // clean waits until the site has no claim, no volume and no PersistentVolume any more.

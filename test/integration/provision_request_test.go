@@ -57,7 +57,7 @@ func TestARequestSmallerThanItsSource(t *testing.T) {
 func TestClaimsOfPopulators(t *testing.T) {
 	t.Parallel()
 	g := sourceGround(t, memdriver.Config{})
-	l := g.begin(func(cfg *provision.Config) { cfg.MarkerDelay, cfg.Cache = -1, caughtUp{cfg.Cache} })
+	l := g.begin(func(cfg *provision.Config) { cfg.Operations, cfg.Cache = nil, caughtUp{cfg.Cache} })
 	for name, claim := range map[string]*corev1.PersistentVolumeClaim{
 		"recipe":  g.create(g.ours("recipe").From("example.com", "Recipe", "r")),
 		"foreign": g.create(g.ours("foreign").From("example.com", wellknown.KindClaim, "c")),
@@ -107,7 +107,7 @@ func TestSourcesAreReadOnce(t *testing.T) {
 	setUp.kill()
 	g.create(g.ours("restored").FromSnapshot("snap").AttributesClass(g.ns))
 	release := g.blocked(1)
-	l := g.begin(func(cfg *provision.Config) { cfg.MarkerDelay, cfg.Cache = -1, caughtUp{cfg.Cache} })
+	l := g.begin(func(cfg *provision.Config) { cfg.Operations, cfg.Cache = nil, caughtUp{cfg.Cache} })
 	g.started("CreateVolume", 2)
 	for resource, most := range map[string]int{
 		"/volumesnapshots/snap": 1, "/volumesnapshotcontents/" + g.ns: 1, "/secrets/s": 1, "/volumeattributesclasses/": 1, "/persistentvolumeclaims/restored": 0, "/persistentvolumes/": 0,

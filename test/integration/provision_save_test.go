@@ -73,19 +73,20 @@ func TestARefusedPVIsToldAndCleanedUp(t *testing.T) {
 	kept := g.create(g.ours("kept"))
 	for _, claim := range []*corev1.PersistentVolumeClaim{given, kept} {
 		g.saying(g.ns, claim.UID, "ProvisioningFailed", "cannot be saved", "no volumes today")
-		eventually(t, "claim marked", func() bool { return g.marked(claim.Name) })
+		eventually(t, "operation recorded", func() bool { return g.recorded(claim.Name) })
 	}
 	if got := l.sum("controller_persistentvolume_save_failed_total"); got < 2 {
 		t.Errorf("%v failures counted", got)
 	}
 	g.remove("given-up")
 	eventually(t, "the claim is gone", func() bool { return g.live("given-up") == nil })
+	g.ended("DeleteVolume", 1)
 	if volumes := g.driver.Volumes(); len(volumes) != 1 || volumes[0].Name != "pvc-"+string(kept.UID) {
 		t.Errorf("volumes %v, want that of the other claim", volumes)
 	}
 	allow()
 	g.bound("kept")
-	eventually(t, "marker gone", func() bool { return !g.marked("kept") })
+	eventually(t, "operation ended", func() bool { return !g.recorded("kept") })
 	if got := g.creates(); got != 2 {
 		t.Errorf("%d CreateVolume calls, want one a claim", got)
 	}
@@ -261,7 +262,7 @@ func TestNoRoomOnTheNode(t *testing.T) {
 	t.Parallel()
 	g := newGround(t, memdriver.Config{}, func(class *fixture.ClassBuilder) { class.WaitForFirstConsumer() })
 	g.driver.Add(memdriver.Fail("CreateVolume", codes.ResourceExhausted, 1))
-	l := g.begin(func(cfg *provision.Config) { cfg.Settings.Capabilities.Topology, cfg.MarkerDelay = true, -1 })
+	l := g.begin(func(cfg *provision.Config) { cfg.Settings.Capabilities.Topology = true })
 	g.create(g.ours("c").SelectedNode("node-1").Annotation("tenants", "own"))
 	eventually(t, "claim gave its node back", func() bool { return g.live("c").Annotations[wellknown.AnnSelectedNode] == "" })
 	if live := g.live("c"); live.Annotations["tenants"] != "own" {

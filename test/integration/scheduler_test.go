@@ -350,7 +350,9 @@ func TestACreateGoesOnWithoutItsNode(t *testing.T) {
 	first := s.central()
 	first.Add(memdriver.Fail("CreateVolume", codes.Aborted, 0))
 	s.create(s.claim("c").SelectedNode(s.name("b")))
-	eventually(t, "claim marked", func() bool { return s.live("c").Annotations[wellknown.AnnProvisioningInProgress] != "" })
+	if _, err := first.WaitEnded(t.Context(), "CreateVolume", 1); err != nil {
+		t.Fatal(err)
+	}
 	first.stop()
 	asked := first.Calls("CreateVolume")[0].Create()
 	s.dropNode(t.Context(), s.name("b"))

@@ -78,36 +78,32 @@ func (c *Controller) hanging() (map[string]*corev1.PersistentVolumeClaim, map[st
 
 // claim looks at one claim. The error says that nodes cannot be read.
 func (p *pass) claim(ctx context.Context, name string, claim *corev1.PersistentVolumeClaim) error {
-	b := bondsOf(claim, p.c.names)
-	h := p.c.suspects.of(suspect{uid: claim.UID, bonds: b})
+	node := selectedNode(claim, p.c.names)
+	h := p.c.suspects.of(suspect{uid: claim.UID, node: node})
 	if h == nil || !h.due(p.now) {
 		return nil // most claims are served until the next round
 	}
-	states, err := p.first.at(ctx, b.nodes())
+	state, err := p.first.at(ctx, node)
 	if err != nil {
 		h.failed()
 		return err
 	}
-	r := remedyFor(b, states)
-	if r == (remedy{}) {
+	if state == serving {
 		h.well(p.now, p.c.cfg.Interval)
 		return nil
 	}
-	grace := p.c.cfg.ClaimGrace
-	if r.endMarker {
-		grace = p.c.cfg.VolumeGrace
-	}
-	if h.wrong(r, p.now) < grace || !p.c.claimTurn.take(name) {
+	if h.wrong(state, p.now) < p.c.cfg.ClaimGrace || !p.c.claimTurn.take(name) {
 		return nil
 	}
-	if states, err = p.c.look().at(ctx, b.nodes()); err != nil {
+	confirmed, err := p.c.look().at(ctx, node)
+	if err != nil {
 		h.failed()
 		return err
 	}
-	switch confirmed := remedyFor(b, states); confirmed {
-	case r:
-		p.c.mend(klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "PVC", klog.KObj(claim))), claim, b, r)
-	case remedy{}:
+	switch confirmed {
+	case state:
+		p.c.unselect(klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "PVC", klog.KObj(claim))), claim, node, state)
+	case serving:
 		h.well(p.now, p.c.cfg.Interval)
 	default:
 		h.wrong(confirmed, p.now)
@@ -115,19 +111,14 @@ func (p *pass) claim(ctx context.Context, name string, claim *corev1.PersistentV
 	return nil
 }
 
-// mend applies a remedy, if the claim is still as it was judged.
-func (c *Controller) mend(ctx context.Context, claim *corev1.PersistentVolumeClaim, b bonds, r remedy) {
+// unselect takes the selected node off the claim, if the claim is still as it was judged.
+func (c *Controller) unselect(ctx context.Context, claim *corev1.PersistentVolumeClaim, node string, state nodeState) {
 	logger := klog.FromContext(ctx)
 	name := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
 	changed := false
 	_, err := cluster.UpdateClaim(ctx, c.cfg.Client, name, claim.UID, func(live *corev1.PersistentVolumeClaim) bool {
-		changed = bondsOf(live, c.names) == b
-		if changed && r.unselect {
+		if changed = selectedNode(live, c.names) == node; changed {
 			delete(live.Annotations, wellknown.AnnSelectedNode)
-		}
-		if changed && r.endMarker {
-			delete(live.Annotations, wellknown.AnnProvisioningInProgress)
-			live.Finalizers, _ = cluster.RemoveFinalizer(live.Finalizers, wellknown.FinalizerProvisioningInProgress)
 		}
 		return changed
 	})
@@ -135,21 +126,15 @@ func (c *Controller) mend(ctx context.Context, claim *corev1.PersistentVolumeCla
 	case errors.Is(err, cluster.ErrGone) || err == nil && !changed:
 		return
 	case err != nil:
-		logger.Error(err, "Cannot clean up the claim, trying again", "selectedNode", b.selected, "markedNode", b.marked)
+		logger.Error(err, "Cannot take the selected node off the claim, trying again", "node", node)
 		return
 	}
-	logger.V(2).Info("Cleaned up the claim", "selectedNode", b.selected, "markedNode", b.marked, "unselected", r.unselect, "unmarked", r.endMarker)
-	if r.endMarker {
-		c.cfg.Recorder.Eventf(claim, corev1.EventTypeWarning, reasonNodeGone,
-			"Node %q is gone: the volume that driver %s may have been making there for claim UID %s is given up, its data on that node are not deleted", b.marked, c.cfg.Driver, claim.UID)
+	logger.V(2).Info("Took the selected node off the claim", "node", node)
+	reason, why := reasonNodeGone, "is gone"
+	if state == driverless {
+		reason, why = reasonNoDriver, "does not run driver "+c.cfg.Driver
 	}
-	if r.unselect {
-		reason, why := reasonNodeGone, "is gone"
-		if r.why == driverless {
-			reason, why = reasonNoDriver, "does not run driver "+c.cfg.Driver
-		}
-		c.cfg.Recorder.Eventf(claim, corev1.EventTypeWarning, reason, "Node %q, selected for this claim, %s: asking for another node", b.selected, why)
-	}
+	c.cfg.Recorder.Eventf(claim, corev1.EventTypeWarning, reason, "Node %q, selected for this claim, %s: asking for another node", node, why)
 }
 
 // The reasons of events.
@@ -173,7 +158,7 @@ func (p *pass) pv(ctx context.Context, pv *corev1.PersistentVolume) error {
 	if lost, err := p.lost(ctx, h, p.first, questions); err != nil || !lost {
 		return err
 	}
-	if h.wrong(remedy{}, p.now) < p.c.cfg.VolumeGrace || !p.c.pvTurn.take(pv.Name) {
+	if h.wrong(gone, p.now) < p.c.cfg.VolumeGrace || !p.c.pvTurn.take(pv.Name) {
 		return nil
 	}
 	if lost, err := p.lost(ctx, h, p.c.look(), questions); err != nil || !lost {

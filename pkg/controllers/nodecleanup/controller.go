@@ -55,7 +55,7 @@ type Config struct {
 	// ClaimGrace is for how long a claim must have waited for a node that cannot serve it before it asks for another
 	// one: a driver may be about to register. Default: one minute.
 	ClaimGrace time.Duration
-	// VolumeGrace is for how long a node must have been gone before its PersistentVolumes and markers end: it may be
+	// VolumeGrace is for how long a node must have been gone before its PersistentVolumes are removed: it may be
 	// about to come back. Default: five minutes.
 	VolumeGrace time.Duration
 }
@@ -133,7 +133,7 @@ func (c *Controller) onClaim(old, now *corev1.PersistentVolumeClaim) {
 	if old != nil {
 		delete(c.claims, string(old.UID))
 	}
-	if now != nil && bondsOf(now, c.names) != (bonds{}) {
+	if now != nil && selectedNode(now, c.names) != "" {
 		c.claims[string(now.UID)] = now
 	}
 }

@@ -6,10 +6,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// suspect is an object that may be stuck, with the nodes that it hangs on; those of a PersistentVolume never change.
+// suspect is an object that may be stuck, with the node that a claim waits for; empty for a PersistentVolume, whose nodes never
+// change.
 type suspect struct {
-	uid   types.UID
-	bonds bonds
+	uid  types.UID
+	node string
 }
 
 const (
@@ -21,7 +22,7 @@ const (
 
 // history is what the rounds have found about one suspect.
 type history struct {
-	remedy remedy    // what is to be done; the zero value for a PersistentVolume
+	state  nodeState // of the node; gone for those of a PersistentVolume
 	since  time.Time // since when all looks have found that; zero when the last look has found nothing wrong
 	unread int       // how many looks in a row have failed since
 	pause  int       // after how many rounds a suspect that is well is looked at again; zero at first
@@ -32,12 +33,12 @@ type history struct {
 // due reports whether it is time for a look.
 func (h *history) due(now time.Time) bool { return !now.Before(h.next) }
 
-// wrong notes that a look has found what is to be done, and returns for how long that has been so: 0 for the first time.
-func (h *history) wrong(r remedy, now time.Time) time.Duration {
-	if h.since.IsZero() || h.remedy != r {
+// wrong notes that a look has found that state, and returns for how long that has been so: 0 for the first time.
+func (h *history) wrong(state nodeState, now time.Time) time.Duration {
+	if h.since.IsZero() || h.state != state {
 		h.since = now
 	}
-	h.remedy, h.unread, h.pause, h.next = r, 0, 0, time.Time{}
+	h.state, h.unread, h.pause, h.next = state, 0, 0, time.Time{}
 	return now.Sub(h.since)
 }
 
@@ -52,7 +53,7 @@ func (h *history) well(now time.Time, interval time.Duration) {
 // node was back in the meantime, and the grace begins anew.
 func (h *history) failed() {
 	if h.unread++; h.unread > maxUnread {
-		h.remedy, h.since = remedy{}, time.Time{}
+		h.state, h.since = serving, time.Time{}
 	}
 }
 

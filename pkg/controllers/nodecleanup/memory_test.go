@@ -34,7 +34,7 @@ func TestHistory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h, now := &history{}, start
-			one, other := remedy{unselect: true, why: gone}, remedy{unselect: true, why: driverless}
+			one, other := gone, driverless
 			for _, look := range tc.looks {
 				switch look {
 				case 'w':
@@ -74,7 +74,7 @@ func TestPauses(t *testing.T) {
 	if diff := cmp.Diff([]int{2, 4, 8, 10, 10, 10}, pauses); diff != "" {
 		t.Errorf("pauses (-want +got):\n%s", diff)
 	}
-	h.wrong(remedy{}, now)
+	h.wrong(gone, now)
 	if !h.due(now) {
 		t.Error("what is wrong waits for its next look")
 	}

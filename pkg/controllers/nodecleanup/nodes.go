@@ -28,14 +28,10 @@ func (c *Controller) look() *look {
 	}
 }
 
-// at returns the states of these nodes, and maybe of others.
-func (l *look) at(ctx context.Context, nodes []string) (map[string]nodeState, error) {
-	for _, node := range nodes {
-		if err := remember(l.states, l.errs, node, func() (nodeState, error) { return l.read(ctx, node) }); err != nil {
-			return nil, err
-		}
-	}
-	return l.states, nil
+// at returns the state of the node.
+func (l *look) at(ctx context.Context, node string) (nodeState, error) {
+	err := remember(l.states, l.errs, node, func() (nodeState, error) { return l.read(ctx, node) })
+	return l.states[node], err
 }
 
 // remember asks about key, unless there is an answer or an error.

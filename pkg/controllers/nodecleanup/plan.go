@@ -1,7 +1,6 @@
 package nodecleanup
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
@@ -24,49 +22,12 @@ type names struct {
 	inTree string // the in-tree plugin that it replaces; "" for none
 }
 
-// bonds are the nodes that a claim hangs on; "" means none.
-type bonds struct {
-	// selected is the node that the volume is to be made for, while there is no volume.
-	selected string
-	// marked is the node whose create may have made a volume that only the marker speaks of.
-	marked string
-}
-
-// nodes returns the nodes of b, each once.
-func (b bonds) nodes() []string {
-	all := []string{b.selected, b.marked}
-	slices.Sort(all)
-	return slices.DeleteFunc(slices.Compact(all), func(name string) bool { return name == "" })
-}
-
-// bondsOf returns what a claim hangs on. A claim of another driver, or one with a marker that does not say which
-// create of which node it is about, is nobody's business here.
-func bondsOf(claim *corev1.PersistentVolumeClaim, n names) bonds {
-	var b bonds
-	value, annotated := claim.Annotations[wellknown.AnnProvisioningInProgress]
-	if annotated || slices.Contains(claim.Finalizers, wellknown.FinalizerProvisioningInProgress) {
-		var ok bool
-		if b.marked, ok = markedNode(claim.UID, value, n.driver); !ok {
-			return bonds{}
-		}
+// selectedNode returns the node that a claim waits for; "" for none, and for a claim of another driver.
+func selectedNode(claim *corev1.PersistentVolumeClaim, n names) string {
+	if claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil || !n.serve(claim) {
+		return ""
 	}
-	if claim.Spec.VolumeName == "" && claim.DeletionTimestamp == nil && n.serve(claim) {
-		b.selected = claim.Annotations[wellknown.AnnSelectedNode]
-	}
-	return b
-}
-
-// markedNode reads the node out of a marker that is about this claim and our driver.
-func markedNode(uid types.UID, marker, driver string) (string, bool) {
-	var m struct {
-		UID    types.UID `json:"uid"`
-		Driver string    `json:"driver"`
-		Node   string    `json:"node"`
-	}
-	if err := json.Unmarshal([]byte(marker), &m); err != nil || m.UID != uid || m.Driver != driver || m.Node == "" {
-		return "", false
-	}
-	return m.Node, true
+	return claim.Annotations[wellknown.AnnSelectedNode]
 }
 
 // serve reports whether the driver is the one that must make the claim's volume.
@@ -85,30 +46,6 @@ const (
 	// gone: there is no such Node.
 	gone
 )
-
-// remedy is what to do about a claim; the zero value is nothing.
-type remedy struct {
-	// unselect takes the selected node off, endMarker the marker. Both are done in one update.
-	unselect, endMarker bool
-	// why is the state of the selected node that is taken off.
-	why nodeState
-}
-
-// remedyFor decides about a claim, given the states of its nodes. While the marker's node exists, nothing is done:
-// its instance finishes what it has begun.
-func remedyFor(b bonds, states map[string]nodeState) remedy {
-	var r remedy
-	if b.marked != "" {
-		if states[b.marked] != gone {
-			return remedy{}
-		}
-		r.endMarker = true
-	}
-	if state := states[b.selected]; b.selected != "" && state != serving {
-		r.unselect, r.why = true, state
-	}
-	return r
-}
 
 // stranded reports whether only a node could delete the volume: it is ours, to be deleted, and not accessible from
 // everywhere.

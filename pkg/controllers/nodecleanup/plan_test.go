@@ -1,7 +1,6 @@
 package nodecleanup
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -21,97 +20,26 @@ var testNames = names{driver: testDriver, inTree: "kubernetes.io/ex"}
 
 func claim() *fixture.ClaimBuilder { return fixture.Claim("c").UID(testUID).For(testDriver) }
 
-// marked puts on a marker as the provision controller writes it.
-func marked(b *fixture.ClaimBuilder, uid, driver, node string) *fixture.ClaimBuilder {
-	return b.Finalizer(wellknown.FinalizerProvisioningInProgress).Annotation(wellknown.AnnProvisioningInProgress,
-		fmt.Sprintf(`{"v":1,"uid":%q,"driver":%q,"class":"k","node":%q,"segment":{"host":"h"}}`, uid, driver, node))
-}
-
-func TestBonds(t *testing.T) {
+func TestSelectedNode(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		claim *fixture.ClaimBuilder
-		want  bonds
+		want  string
 	}{
-		"a claim that nobody has placed hangs on nothing":       {claim(), bonds{}},
-		"a placed claim hangs on its node":                      {claim().SelectedNode("n"), bonds{selected: "n"}},
-		"a bound claim does not any more":                       {claim().SelectedNode("n").Bound("pv"), bonds{}},
-		"nor does one that goes away":                           {claim().SelectedNode("n").Terminating(), bonds{}},
-		"nor that of another driver":                            {fixture.Claim("c").For("other").SelectedNode("n"), bonds{}},
-		"nor one without a provisioner":                         {fixture.Claim("c").SelectedNode("n"), bonds{}},
-		"a migrated claim is ours":                              {fixture.Claim("c").For("kubernetes.io/ex").Annotation(wellknown.AnnMigratedTo, testDriver).SelectedNode("n"), bonds{selected: "n"}},
-		"an in-tree claim that is not migrated is not":          {fixture.Claim("c").For("kubernetes.io/ex").SelectedNode("n"), bonds{}},
-		"a marked claim hangs on both nodes":                    {marked(claim().SelectedNode("n"), testUID, testDriver, "m"), bonds{selected: "n", marked: "m"}},
-		"a marker keeps a claim that goes away":                 {marked(claim().SelectedNode("n").Terminating(), testUID, testDriver, "m"), bonds{marked: "m"}},
-		"a marker keeps a bound claim":                          {marked(claim().Bound("pv"), testUID, testDriver, "m"), bonds{marked: "m"}},
-		"a marker counts though the provisioner was taken off":  {marked(fixture.Claim("c").UID(testUID), testUID, testDriver, "m"), bonds{marked: "m"}},
-		"the marker of another driver keeps us off":             {marked(claim().SelectedNode("n"), testUID, "other", "m"), bonds{}},
-		"a marker about another claim keeps us off":             {marked(claim().SelectedNode("n"), "uid-2", testDriver, "m"), bonds{}},
-		"a marker of central mode keeps us off":                 {marked(claim().SelectedNode("n"), testUID, testDriver, ""), bonds{}},
-		"a marker that nobody can read keeps us off":            {claim().SelectedNode("n").Annotation(wellknown.AnnProvisioningInProgress, "{"), bonds{}},
-		"the finalizer without the annotation keeps us off":     {claim().SelectedNode("n").Finalizer(wellknown.FinalizerProvisioningInProgress), bonds{}},
-		"the alpha annotation is not ours to take off":          {claim().Annotation(wellknown.AnnAlphaSelectedNode, "n"), bonds{}},
-		"a source that is protected for cloning is not a bond":  {claim().Finalizer(wellknown.FinalizerCloneSource), bonds{}},
-		"a later version of the marker is read all the same":    {claim().Annotation(wellknown.AnnProvisioningInProgress, `{"v":9,"uid":"uid-1","driver":"ex.io","node":"m","more":[1]}`), bonds{marked: "m"}},
-		"an annotation that is no object is not read as a node": {claim().SelectedNode("n").Annotation(wellknown.AnnProvisioningInProgress, `"m"`), bonds{}},
+		"a claim that nobody has placed":               {claim(), ""},
+		"a placed claim waits for its node":            {claim().SelectedNode("n"), "n"},
+		"a bound claim does not any more":              {claim().SelectedNode("n").Bound("pv"), ""},
+		"nor does one that goes away":                  {claim().SelectedNode("n").Terminating(), ""},
+		"nor that of another driver":                   {fixture.Claim("c").For("other").SelectedNode("n"), ""},
+		"nor one without a provisioner":                {fixture.Claim("c").SelectedNode("n"), ""},
+		"a migrated claim is ours":                     {fixture.Claim("c").For("kubernetes.io/ex").Annotation(wellknown.AnnMigratedTo, testDriver).SelectedNode("n"), "n"},
+		"an in-tree claim that is not migrated is not": {fixture.Claim("c").For("kubernetes.io/ex").SelectedNode("n"), ""},
+		"the alpha annotation is not ours to take off": {claim().Annotation(wellknown.AnnAlphaSelectedNode, "n"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := bondsOf(tc.claim.Obj(), testNames); got != tc.want {
-				t.Errorf("bonds %+v, want %+v", got, tc.want)
-			}
-		})
-	}
-}
-
-func TestNodesOfBonds(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		b    bonds
-		want string
-	}{
-		"none":     {bonds{}, ""},
-		"selected": {bonds{selected: "n"}, "n"},
-		"both":     {bonds{selected: "n", marked: "m"}, "m n"},
-		"the same": {bonds{selected: "n", marked: "n"}, "n"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if got := strings.Join(tc.b.nodes(), " "); got != tc.want {
-				t.Errorf("nodes %q, want %q", got, tc.want)
-			}
-		})
-	}
-}
-
-func TestRemedy(t *testing.T) {
-	t.Parallel()
-	states := map[string]nodeState{"up": serving, "other": serving, "bare": driverless, "lost": gone, "lost-too": gone}
-	for name, tc := range map[string]struct {
-		b    bonds
-		want remedy
-	}{
-		"a node that serves is waited for":                         {bonds{selected: "up"}, remedy{}},
-		"a node without the driver is given up":                    {bonds{selected: "bare"}, remedy{unselect: true, why: driverless}},
-		"a node that is gone is given up":                          {bonds{selected: "lost"}, remedy{unselect: true, why: gone}},
-		"a node that nobody has asked about is waited for":         {bonds{selected: "unknown"}, remedy{}},
-		"a marker of a node that exists keeps everything":          {bonds{selected: "lost", marked: "up"}, remedy{}},
-		"also when the driver is not registered there any more":    {bonds{selected: "lost", marked: "bare"}, remedy{}},
-		"and when it is the selected node":                         {bonds{selected: "bare", marked: "bare"}, remedy{}},
-		"a marker of a node that nobody has asked about, too":      {bonds{selected: "lost", marked: "unknown"}, remedy{}},
-		"a marker of a node that is gone ends":                     {bonds{marked: "lost"}, remedy{endMarker: true}},
-		"with it goes the selected node":                           {bonds{selected: "lost", marked: "lost"}, remedy{endMarker: true, unselect: true, why: gone}},
-		"or stays, when that one serves":                           {bonds{selected: "up", marked: "lost"}, remedy{endMarker: true}},
-		"or goes because it has no driver":                         {bonds{selected: "bare", marked: "lost"}, remedy{endMarker: true, unselect: true, why: driverless}},
-		"two nodes that are gone":                                  {bonds{selected: "lost-too", marked: "lost"}, remedy{endMarker: true, unselect: true, why: gone}},
-		"a claim that hangs on nothing needs nothing":              {bonds{}, remedy{}},
-		"a selected node is not mixed up with the marker's":        {bonds{selected: "lost", marked: "other"}, remedy{}},
-		"the state of no node at all is not taken for one missing": {bonds{selected: "", marked: "lost"}, remedy{endMarker: true}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if got := remedyFor(tc.b, states); got != tc.want {
-				t.Errorf("remedy %+v, want %+v", got, tc.want)
+			if got := selectedNode(tc.claim.Obj(), testNames); got != tc.want {
+				t.Errorf("node %q, want %q", got, tc.want)
 			}
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -106,7 +107,11 @@ func (a *apiServer) react(action clienttesting.Action) (runtime.Object, error) {
 			return nil, fmt.Errorf("%T is no object", action.GetObject())
 		}
 		if review, ok := object.(*authorizationv1.SelfSubjectAccessReview); ok {
-			review.Status.Allowed = !a.denied[review.Spec.ResourceAttributes.Verb]
+			about := review.Spec.ResourceAttributes
+			review.Status.Allowed = !a.denied[about.Verb]
+			if about.Resource == "leases" {
+				review.Status.Allowed = a.fail == nil || !apierrors.IsForbidden(a.fail(about.Verb, about.Resource, ""))
+			}
 			return review, nil
 		}
 		if verb == "create" {
@@ -124,8 +129,17 @@ func (a *apiServer) react(action clienttesting.Action) (runtime.Object, error) {
 	return a.get(key)
 }
 
-// list returns the PersistentVolumes that the field selector matches, or all VolumeAttachments.
+// list returns the PersistentVolumes that the field selector matches, or all VolumeAttachments or Leases.
 func (a *apiServer) list(action clienttesting.Action) runtime.Object {
+	if action.GetResource().Resource == "leases" {
+		list := &coordinationv1.LeaseList{}
+		for _, key := range slices.Sorted(maps.Keys(a.objects)) {
+			if lease, ok := a.objects[key].(*coordinationv1.Lease); ok {
+				list.Items = append(list.Items, *lease.DeepCopy())
+			}
+		}
+		return list
+	}
 	if action.GetResource().Resource == "volumeattachments" {
 		list := &storagev1.VolumeAttachmentList{}
 		for _, key := range slices.Sorted(maps.Keys(a.objects)) {
@@ -187,6 +201,7 @@ func (a *apiServer) create(key string, object metav1.Object) (runtime.Object, er
 	if a.objects[key] != nil {
 		return nil, apierrors.NewAlreadyExists(resourceOf(key), key)
 	}
+	object.SetNamespace(strings.Split(key, "/")[1])
 	if object.GetUID() == "" {
 		object.SetUID(types.UID(fmt.Sprintf("uid-%d", a.version+1)))
 	}
@@ -442,10 +457,6 @@ func (a *apiServer) Grants(string) ([]*gatewayv1beta1.ReferenceGrant, error) { r
 
 func (a *apiServer) UnboundClaims() []*corev1.PersistentVolumeClaim {
 	return cachedAs(a, func(c *corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == "" })
-}
-
-func (a *apiServer) MarkedClaims() []*corev1.PersistentVolumeClaim {
-	return cachedAs(a, hasMarkerFinalizer)
 }
 
 // CaughtUp is false while the caches may show what was so before the process began its work.

@@ -36,33 +36,18 @@ type result struct {
 	secretVersion string
 }
 
-// apply carries out the plan of cr, in this order: the secret is read, the source is protected, the claim is
-// marked when marking is strict, the driver is called. It puts cr back before the call, so that the create is
-// known while it runs.
-func (c *Controller) apply(ctx context.Context, cr *create) result {
-	plan := cr.plan
-	secret, prepared := c.prepare(ctx, cr)
-	if prepared.err != nil || prepared.stopped {
-		return prepared
-	}
-	value := c.markerOf(plan).encode()
-	if c.cfg.MarkerDelay == 0 && !cr.proto.unanswered {
-		if err := c.markers.ensure(ctx, cr.claim, value); err != nil {
-			err = fmt.Errorf("the claim cannot be marked, so the driver is not called (--provisioning-marker-delay=0): %w", err)
-			return result{err: because(reasonNotMarked, err)}
-		}
-	}
+// apply calls the driver with the plan of cr. It puts cr back before the call, so that the create is known while it runs.
+func (c *Controller) apply(ctx context.Context, cr *create, secret *corev1.Secret) result {
 	cr.calling = true
 	c.creates.put(*cr)
-	c.markers.begin(ctx, cr.claim, value)
-	res := c.call(c.cfg.WithMigrated(ctx, plan.Translated), plan, values(secret), value)
+	res := c.call(c.cfg.WithMigrated(ctx, cr.plan.Translated), cr.plan, values(secret))
 	if secret != nil {
 		res.secretVersion = secret.ResourceVersion
 	}
 	return res
 }
 
-// prepare reads the secret and protects the source. A stop ends it when a worker waits for it; the drain does so itself
+// prepare is what comes before the call, and before its operation is recorded: the secret is read, the source is protected. A stop ends it when a worker waits for it; the drain does so itself
 // for a volume that may exist already.
 func (c *Controller) prepare(ctx context.Context, cr *create) (*corev1.Secret, result) {
 	ctx, cancel := loop.UntilStop(ctx, 0)
@@ -81,7 +66,7 @@ func (c *Controller) prepare(ctx context.Context, cr *create) (*corev1.Secret, r
 }
 
 // call calls the driver and makes a PersistentVolume of its answer.
-func (c *Controller) call(ctx context.Context, plan *Plan, secrets map[string]string, marker string) result {
+func (c *Controller) call(ctx context.Context, plan *Plan, secrets map[string]string) result {
 	req, err := c.requestOf(plan.Request, secrets)
 	if err != nil {
 		return result{err: err}
@@ -98,7 +83,7 @@ func (c *Controller) call(ctx context.Context, plan *Plan, secrets map[string]st
 		return result{err: outcome.With(ended.outcome, err), call: ended}
 	}
 	pv, err := c.accept(plan, resp.GetVolume(), volume.CheckResponse(plan.Request, resp), func(id string) error {
-		return c.cleanUp(ctx, plan.Claim, marker, &csi.DeleteVolumeRequest{VolumeId: id, Secrets: secrets})
+		return c.cleanUp(ctx, plan.Claim, &csi.DeleteVolumeRequest{VolumeId: id, Secrets: secrets})
 	})
 	if err != nil {
 		ended.outcome = outcome.Of(err)
@@ -173,7 +158,7 @@ func (c *Controller) buildPV(plan *Plan, vol *csi.Volume) *corev1.PersistentVolu
 		Name:            plan.Request.GetName(),
 		Driver:          c.cfg.Settings.Driver,
 		ProvisionedBy:   plan.Class.Provisioner,
-		Identity:        c.cfg.Settings.Identity,
+		Identity:        plan.Identity,
 		Claim:           plan.Claim,
 		ClassName:       volume.ClassName(plan.Claim),
 		ReclaimPolicy:   plan.Class.ReclaimPolicy,
@@ -183,19 +168,15 @@ func (c *Controller) buildPV(plan *Plan, vol *csi.Volume) *corev1.PersistentVolu
 		Labels:          plan.Labels,
 		Annotations:     plan.Annotations,
 		VACName:         plan.VACName,
-		PublishReadonly: c.cfg.Settings.PublishReadonly,
+		PublishReadonly: plan.PublishReadonly,
 		Request:         plan.Request,
 		Volume:          vol,
 		NodeAffinity:    affinity,
 	})
 }
 
-// cleanUp deletes the volume of an answer that cannot be used. The claim is marked first: from here on the
-// volume is known to exist, and only this process knows.
-func (c *Controller) cleanUp(ctx context.Context, claim *corev1.PersistentVolumeClaim, marker string, req *csi.DeleteVolumeRequest) error {
-	if err := c.markers.ensure(ctx, claim, marker); err != nil {
-		klog.FromContext(ctx).V(4).Info("Claim not marked before the clean-up", "err", err)
-	}
+// cleanUp deletes the volume of an answer that cannot be used. Its operation ends after that.
+func (c *Controller) cleanUp(ctx context.Context, claim *corev1.PersistentVolumeClaim, req *csi.DeleteVolumeRequest) error {
 	var err error
 	for range cleanupTries {
 		if err := c.checkUnused(ctx, req.GetVolumeId(), claim.UID); err != nil {

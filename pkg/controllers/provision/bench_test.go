@@ -18,7 +18,7 @@ func BenchmarkCreate(b *testing.B) {
 		Client: client, Snapshots: &snapfake.Clientset{}, Cache: api, Events: api, Driver: &scripted{begin: time.Now(), volumes: map[string]bool{}},
 		Recorder: &record.FakeRecorder{}, OwnRecorder: &record.FakeRecorder{},
 		Settings:      Settings{Driver: driverName, VolumeNamePrefix: "pvc", VolumeNameUUIDLength: -1, Capabilities: allCapabilities()},
-		CreateWorkers: 1, DeleteWorkers: 1, RetryStart: time.Second, RetryMax: time.Minute, Timeout: 10 * time.Second, MarkerDelay: -1,
+		CreateWorkers: 1, DeleteWorkers: 1, RetryStart: time.Second, RetryMax: time.Minute, Timeout: 10 * time.Second,
 	})
 	if err != nil {
 		b.Fatal(err)

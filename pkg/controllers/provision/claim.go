@@ -38,7 +38,11 @@ func (c *Controller) syncClaim(ctx context.Context, uid types.UID) loop.Verdict 
 
 // leaveTurn gives the claim's turn back, unless the claim is in line for one.
 func (c *Controller) leaveTurn(uid types.UID, verdict loop.Verdict) {
-	if c.turns == nil || verdict == loop.Parked() {
+	if verdict == loop.Parked() {
+		return
+	}
+	c.recoveries.leave(uid, false)
+	if c.turns == nil {
 		return
 	}
 	cr, _ := c.creates.get(uid)
@@ -49,14 +53,14 @@ func (c *Controller) leaveTurn(uid types.UID, verdict loop.Verdict) {
 // syncLocked is syncClaim for who holds the claim's lock.
 func (c *Controller) syncLocked(ctx context.Context, uid types.UID) loop.Verdict {
 	claim := c.cfg.Cache.ClaimByUID(uid)
-	cr, remembered := c.creates.get(uid)
-	if !remembered && claim != nil {
-		var err error
-		if cr, remembered, err = c.pickUp(ctx, claim); err != nil {
-			klog.FromContext(ctx).Error(err, "Cannot take up what the claim is marked with, trying again", "PVC", klog.KObj(claim))
+	if op, found := c.recovered.get(uid); found {
+		ctx := klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "PVC", klog.KRef(op.Claim.Namespace, op.Claim.Name)))
+		if err := c.takeUp(ctx, op); err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot take up the operation of an earlier process, trying again", "volume", op.VolumeName)
 			return loop.Again()
 		}
 	}
+	cr, remembered := c.creates.get(uid)
 	shown := claim
 	if shown == nil {
 		shown = cr.claim
@@ -67,6 +71,8 @@ func (c *Controller) syncLocked(ctx context.Context, uid types.UID) loop.Verdict
 	switch {
 	case cr.unsaved != nil:
 		return loop.Done() // the queue of unsaved PersistentVolumes has it
+	case cr.beginning != nil:
+		return c.goOn(ctx, cr, claim)
 	case cr.proto.unanswered:
 		return c.drive(ctx, cr, claim)
 	case claim == nil:
@@ -76,6 +82,9 @@ func (c *Controller) syncLocked(ctx context.Context, uid types.UID) loop.Verdict
 		}
 		return loop.Done()
 	case !remembered:
+		if m, marked := c.formerMarkerOf(claim); marked {
+			return c.syncFormerMarker(ctx, claim, m)
+		}
 		cr = create{claim: claim}
 	}
 	return c.consider(ctx, cr, claim)
@@ -167,14 +176,14 @@ func (c *Controller) attempt(ctx context.Context, cr create, class *storagev1.St
 		return c.conclude(ctx, cr, plan, result{err: err})
 	}
 	cr.plan, cr.snapshot = plan, facts.Snapshot
-	return c.carryOut(ctx, cr, start)
+	return c.begin(ctx, cr, start)
 }
 
 // decide gathers and plans; nothing is written.
 func (c *Controller) decide(ctx context.Context, cr create, class *storagev1.StorageClass) (Facts, *Plan, error) {
 	ctx, span := trace.Child(ctx, spanPlan)
 	defer span.End()
-	facts := c.gather(ctx, cr.claim, class, cr.resumed)
+	facts := c.gather(ctx, cr.claim, class)
 	plan, err := MakePlan(facts, c.cfg.Settings)
 	span.Fail(err)
 	return facts, plan, err
@@ -182,6 +191,10 @@ func (c *Controller) decide(ctx context.Context, cr create, class *storagev1.Sto
 
 // turn reports whether a call for the claim may be made now. If not, its turn wakes it.
 func (c *Controller) turn(ctx context.Context, cr create) bool {
+	// What an earlier process left takes half of the workers at most, so that new claims go on.
+	if cr.recovered != nil && !c.recoveries.take(cr.claim.UID, "recovered", true) {
+		return false
+	}
 	if c.turns == nil {
 		return true
 	}
@@ -194,13 +207,10 @@ func (c *Controller) turn(ctx context.Context, cr create) bool {
 	return false
 }
 
-// carryOut applies the plan of cr and turns the result into a verdict.
-func (c *Controller) carryOut(ctx context.Context, cr create, start time.Time) loop.Verdict {
+// carryOut applies the plan of cr and turns the result into a verdict. secret is what the call is made with, nil for none.
+func (c *Controller) carryOut(ctx context.Context, cr create, secret *corev1.Secret, start time.Time) loop.Verdict {
 	plan := cr.plan
-	res := c.apply(ctx, &cr)
-	if res.stopped {
-		return loop.Again()
-	}
+	res := c.apply(ctx, &cr, secret)
 	if res.err == nil {
 		cr.unsaved, cr.volumeID = res.pv, res.volumeID
 		return c.made(ctx, cr, start)
@@ -247,7 +257,6 @@ func (c *Controller) conclude(ctx context.Context, cr create, plan *Plan, res re
 	}
 	cr.lastFinal = res.call.outcome == outcome.Failed || res.call.outcome == outcome.Reschedule
 	c.creates.put(cr)
-	c.markers.want(ctx, cr.claim, c.markerOf(plan).encode())
 	c.tell(cr.claim, eventFailed(res.err))
 	if outcome.Busy(res.err) {
 		return loop.Busy()
@@ -263,7 +272,7 @@ func (c *Controller) spacing(plan *Plan) time.Duration {
 // ended is what follows a failure after which nothing runs in the driver.
 func (c *Controller) ended(ctx context.Context, cr create, plan *Plan, res result) loop.Verdict {
 	claim, err := cr.claim, res.err
-	c.markers.end(ctx, claim.UID)
+	c.operations.End(claim.UID)
 	c.creates.drop(claim.UID)
 	if outcome.Slow(err) {
 		c.tell(claim, eventInfeasible(err))
@@ -373,12 +382,4 @@ func (c *Controller) isOurs(pv *corev1.PersistentVolume, uid types.UID, volumeID
 		return c.cfg.Translator != nil && c.cfg.Translator.IsMigratable(pv)
 	}
 	return pv.Spec.CSI.Driver == c.cfg.Settings.Driver && (volumeID == "" || pv.Spec.CSI.VolumeHandle == volumeID)
-}
-
-func (c *Controller) markerOf(plan *Plan) marker {
-	m := marker{UID: plan.Claim.UID, Driver: c.cfg.Settings.Driver, Class: plan.Class.UID, Node: plan.SelectedNode}
-	if preferred := plan.Request.GetAccessibilityRequirements().GetPreferred(); plan.SelectedNode != "" && len(preferred) > 0 {
-		m.Segment = preferred[0].GetSegments()
-	}
-	return m
 }

@@ -17,6 +17,7 @@ import (
 	gatewayv1beta1 "sigs.k8s.io/gateway-api/apis/v1beta1"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/operations"
 	"github.com/csi-sidecars/external-provisioner/pkg/topology"
 	"github.com/csi-sidecars/external-provisioner/pkg/trace"
 )
@@ -40,8 +41,6 @@ type Cache interface {
 	ClaimsBySource(key string) []*corev1.PersistentVolumeClaim
 	// UnboundClaims returns the claims of this driver that are not bound.
 	UnboundClaims() []*corev1.PersistentVolumeClaim
-	// MarkedClaims returns the claims that carry the finalizer of a create in progress.
-	MarkedClaims() []*corev1.PersistentVolumeClaim
 	// CaughtUp reports whether what is returned of a resource is not from before this process began its work.
 	CaughtUp(resource cluster.Resource) bool
 	// AttachmentsOf returns the VolumeAttachments of a PersistentVolume; none when they are not watched.
@@ -87,8 +86,6 @@ type Observer interface {
 type Config struct {
 	// Client reads what is not watched and writes claims and PersistentVolumes.
 	Client kubernetes.Interface
-	// MarkerClient writes markers, with limits of its own. Default: Client.
-	MarkerClient kubernetes.Interface
 	// BackgroundClient changes the finalizers of PersistentVolumes that are there, and asks for rights, with limits of
 	// its own. Default: Client.
 	BackgroundClient kubernetes.Interface
@@ -146,9 +143,9 @@ type Config struct {
 	CreateTimeout func(req *csi.CreateVolumeRequest) time.Duration
 	// QuietEvents tells only what has changed (--quiet-events).
 	QuietEvents bool
-	// MarkerDelay is --provisioning-marker-delay: how long a call may run before its claim is marked. Zero:
-	// marked before the call. Below zero: never.
-	MarkerDelay time.Duration
+	// Operations says how operations in flight are recorded; its Listener is set by New. Nil: they are not, and a process
+	// that dies in a call may leave a volume behind.
+	Operations *operations.Config
 }
 
 func (c *Config) validate() error {
@@ -164,9 +161,6 @@ func (c *Config) validate() error {
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("provision: %w", err)
-	}
-	if c.MarkerClient == nil {
-		c.MarkerClient = c.Client
 	}
 	if c.BackgroundClient == nil {
 		c.BackgroundClient = c.Client

@@ -14,7 +14,6 @@ import (
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
 	"github.com/csi-sidecars/external-provisioner/pkg/loop"
-	"github.com/csi-sidecars/external-provisioner/pkg/source"
 	"github.com/csi-sidecars/external-provisioner/pkg/topology"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 )
@@ -32,25 +31,29 @@ const (
 
 // Controller provisions and deletes volumes. Make one with New.
 type Controller struct {
-	cfg       Config
-	metrics   *metrics
-	markers   *markers
-	quiet     *quiet // nil without --quiet-events
-	creates   *creates
-	deletions deletions
-	locks     volumeLocks
-	slots     slots // to work on claims: CreateWorkers of them
-	encoder   topology.Encoder
-	handle    func(*corev1.PersistentVolume) string // HandleOf this driver
+	cfg     Config
+	metrics *metrics
+	quiet   *quiet // nil without --quiet-events
+	creates *creates
+	// operations records what is in flight; recovered is what an earlier process left and no worker has taken up yet.
+	operations operationStore
+	recovered  recoveredOperations
+	deletions  deletions
+	locks      volumeLocks
+	slots      slots // to work on claims: CreateWorkers of them
+	encoder    topology.Encoder
+	handle     func(*corev1.PersistentVolume) string // HandleOf this driver
 
 	pvAccess   *cluster.Access // to persistentvolumes
 	finalizers *cluster.PVFinalizers
 	upkeep     *upkeep
 
-	claims  *loop.Loop[types.UID] // keyed by claim UID: a claim made anew under an old name is new work
-	turns   *turns                // of claims with a source; nil for no bound
-	volumes *loop.Loop[string]    // keyed by PersistentVolume name
-	unsaved *loop.Loop[types.UID] // keyed by claim UID: two PersistentVolumes to be may have one name
+	claims *loop.Loop[types.UID] // keyed by claim UID: a claim made anew under an old name is new work
+	turns  *turns                // of claims with a source; nil for no bound
+	// recoveries bounds how many operations of earlier processes are replayed at once.
+	recoveries *turns
+	volumes    *loop.Loop[string]    // keyed by PersistentVolume name
+	unsaved    *loop.Loop[types.UID] // keyed by claim UID: two PersistentVolumes to be may have one name
 
 	releases  *releases
 	snapshots *loop.Loop[types.NamespacedName] // those of releases
@@ -66,17 +69,19 @@ func New(cfg Config) (*Controller, error) {
 	if c.metrics, err = newMetrics(cfg.Registerer, c.countOutstanding, cfg.Cache); err != nil {
 		return nil, fmt.Errorf("provision: register metrics: %w", err)
 	}
-	c.markers = newMarkers(cfg.MarkerClient, cfg.MarkerDelay, func(reason string) { c.metrics.markersRefused.WithLabelValues(reason).Inc() })
-	c.markers.driver, c.markers.node = cfg.Settings.Driver, cfg.Node.name()
+	if c.operations, err = newOperationStore(cfg.Operations, c); err != nil {
+		return nil, fmt.Errorf("provision: %w", err)
+	}
 	if cfg.QuietEvents {
 		c.quiet = newQuiet(c.tellStill)
 	}
 	c.claims, err = loop.New(loop.Config[types.UID]{
-		Name: "claims", Workers: cfg.CreateWorkers, Process: c.syncClaim, Gate: cfg.Gate, RetryStart: cfg.RetryStart, RetryMax: cfg.RetryMax,
+		Name: "claims", Workers: cfg.CreateWorkers, Process: c.syncClaim, Gate: c.claimsGate, RetryStart: cfg.RetryStart, RetryMax: cfg.RetryMax,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("provision: %w", err)
 	}
+	c.recoveries = newTurns(max(1, cfg.CreateWorkers/2), c.claims.Add)
 	c.turns = newTurns(cfg.MaxCreatesPerSource, c.claims.Add)
 	if err := c.turns.register(cfg.Registerer); err != nil {
 		return nil, fmt.Errorf("provision: register metrics: %w", err)
@@ -112,7 +117,7 @@ func (c *Controller) countOutstanding() float64 {
 }
 
 // Run provisions and deletes until stop ends. Then it takes no new work, and returns when what is in flight has
-// come to an end, or been marked, or work has ended too: work is the context of everything that must outlive
+// come to an end, or is recorded for the next process, or work has ended too: work is the context of everything that must outlive
 // stop. It is called once.
 func (c *Controller) Run(stop, work context.Context) error {
 	logger := klog.FromContext(stop)
@@ -122,6 +127,13 @@ func (c *Controller) Run(stop, work context.Context) error {
 	c.finalizers.Ask(stop) // before the first PersistentVolume is created
 	logger.Info("Provisioning", "driver", c.cfg.Settings.Driver, "createWorkers", c.cfg.CreateWorkers, "deleteWorkers", c.cfg.DeleteWorkers)
 
+	recording, recorded := context.WithCancel(work)
+	var records sync.WaitGroup
+	records.Go(func() {
+		for recording.Err() == nil { // again only after a panic
+			loop.GuardFunc(work, "operations", func() { c.operations.Run(recording) })
+		}
+	})
 	var working sync.WaitGroup
 	working.Go(func() { c.claims.Run(stop, work) })
 	working.Go(func() { c.volumes.Run(stop, work) })
@@ -131,23 +143,49 @@ func (c *Controller) Run(stop, work context.Context) error {
 	working.Go(func() { c.finalizers.Run(stop, c.wakeRefused) })
 	<-stop.Done()
 	c.turns.drain()
+	c.recoveries.drain()
 	worked := make(chan struct{})
 	go func() { working.Wait(); close(worked) }()
 	c.drain(work, worked)
 	<-worked
 	c.quiet.end()
-	c.markers.wait()
+	c.endBeginnings()
+	c.flushOperations(work)
+	recorded()
+	records.Wait()
 	c.report(work)
 	return nil
 }
 
-// listen registers the handlers, and from here on the queues fill. Marked claims come first: for them a volume may
-// be there already.
-func (c *Controller) listen() error {
-	for _, claim := range c.cfg.Cache.MarkedClaims() {
-		c.turns.expect(claim.UID, source.Key(claim))
-		c.claims.Add(claim.UID)
+// readyTimeout bounds how long claims wait until it is known what earlier processes left. After that, what waits to be
+// recorded tells why.
+const readyTimeout = 5 * time.Second
+
+// claimsGate blocks while no claim may be worked on.
+func (c *Controller) claimsGate(ctx context.Context) error {
+	if c.cfg.Gate != nil {
+		if err := c.cfg.Gate(ctx); err != nil {
+			return err
+		}
 	}
+	waiting, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	c.operations.Ready(waiting) // operations of earlier processes come before new ones from the same source
+	return ctx.Err()
+}
+
+// flushTimeout bounds how long a stop waits for the Leases of operations that have ended. One that still says such an
+// operation costs the next process a look at its PersistentVolume.
+const flushTimeout = 2 * time.Second
+
+func (c *Controller) flushOperations(work context.Context) {
+	ctx, cancel := context.WithTimeout(work, flushTimeout)
+	defer cancel()
+	c.operations.Flush(ctx)
+}
+
+// listen registers the handlers, and from here on the queues fill.
+func (c *Controller) listen() error {
 	_, errClass := c.cfg.Events.OnClass(c.onClass)
 	_, errAttachment := c.cfg.Events.OnAttachment(c.onAttachment)
 	_, errPV := c.cfg.Events.OnPV(c.onPV)
@@ -173,13 +211,9 @@ func (c *Controller) onClaim(old, now *corev1.PersistentVolumeClaim) {
 	if now.Spec.VolumeName != "" {
 		c.settleClaim(now.UID)
 	}
-	state, _, _ := readMarker(now, c.cfg.Settings.Driver)
 	_, remembered := c.creates.get(now.UID)
-	if !remembered && state == unmarked && (now.Spec.VolumeName != "" || !c.cfg.Settings.ours(now)) {
-		return
-	}
-	// What our own marker is alone in changing is no news.
-	if old != nil && old.ResourceVersion != now.ResourceVersion && onlyMarkerDiffers(old, now) && !c.letGo(old, now) {
+	_, marked := c.formerMarkerOf(now)
+	if !remembered && !marked && (now.Spec.VolumeName != "" || !c.cfg.Settings.ours(now)) {
 		return
 	}
 	c.claims.Add(now.UID)
@@ -215,7 +249,7 @@ func (c *Controller) onClass(old, now *storagev1.StorageClass) {
 		return
 	}
 	for _, uid := range c.creates.where(func(cr create) bool {
-		return (cr.slow != nil || cr.resumed != nil) && volume.ClassName(cr.claim) == now.Name
+		return (cr.slow != nil || cr.recovered != nil) && volume.ClassName(cr.claim) == now.Name
 	}) {
 		c.claims.Add(uid)
 	}
@@ -228,6 +262,9 @@ func (c *Controller) onAttachment(old, now *storagev1.VolumeAttachment) {
 	}
 }
 
-// ForSource reports whether a create from the source with that source.Key is outstanding in this process; the
-// claim that it is for may be gone. Safe for concurrent use.
-func (c *Controller) ForSource(key string) bool { return len(c.creates.usedBy(key)) > 0 }
+// ForSource reports whether a create from the source with that source.Key is outstanding in this process, also one that an
+// earlier process left; the claim that it is for may be gone. It is true until it is known what was left. Safe for
+// concurrent use.
+func (c *Controller) ForSource(key string) bool {
+	return !c.operations.IsReady() || c.recovered.fromSource(key) || len(c.creates.usedBy(key)) > 0
+}

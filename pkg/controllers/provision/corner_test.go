@@ -41,10 +41,10 @@ func (oneWay) IsMigratable(*corev1.PersistentVolume) bool { return false }
 func TestAFailedTranslationCleansUp(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		deletes     []answer
-		wantDeletes int
-		wantMarked  bool
-		event       string
+		deletes      []answer
+		wantDeletes  int
+		wantRecorded bool
+		event        string
 	}{
 		"the clean-up succeeds": {nil, 1, false, "odd handle"},
 		"the clean-up fails":    {[]answer{final, final, final, final, final}, 5, true, "orphaned"},
@@ -62,8 +62,8 @@ func TestAFailedTranslationCleansUp(t *testing.T) {
 				if calls[0].id != "id-of-pvc-uid-of-c" {
 					t.Errorf("deleted %q", calls[0].id)
 				}
-				if w.marked("c") != tc.wantMarked {
-					t.Errorf("marked %v, want %v", w.marked("c"), tc.wantMarked)
+				if w.recorded("c") != tc.wantRecorded {
+					t.Errorf("recorded %v, want %v", w.recorded("c"), tc.wantRecorded)
 				}
 				if len(w.events.having("Warning ProvisioningFailed", inTreeName, tc.event)) != 1 {
 					t.Errorf("events: %v", w.events.having())
@@ -123,20 +123,26 @@ func TestAMissingNodeIsReplaced(t *testing.T) {
 	})
 }
 
-// P11: but not while a create is outstanding: the place is the one that the marker tells, whatever the claim says.
-func TestAMarkerKeepsThePlace(t *testing.T) {
+// A requirement that was too long for the Lease is asked for again, with the term first that came first.
+func TestAReducedRequirementIsAskedForAgain(t *testing.T) {
 	places := &nodeGone{}
 	inWorld(t, func(cfg *Config) { cfg.Settings.Capabilities.Topology, cfg.Topologies = true, places }, func(t *testing.T, w *world) {
-		m := marker{UID: "uid-of-c", Driver: driverName, Class: "class-1", Node: "n", Segment: map[string]string{"zone": "z"}}
-		w.put(fixture.Claim("c").UID("uid-of-c").Class("fast").For(driverName).SelectedNode("another").
-			Finalizer(wellknown.FinalizerProvisioningInProgress).Annotation(wellknown.AnnProvisioningInProgress, m.encode()).Obj())
+		plan := &Plan{
+			Claim: fixture.Claim("c").UID("uid-of-c").Obj(), Class: fixture.Class("fast").UID("class-1").Provisioner(driverName).Obj(), SelectedNode: "n",
+			Request: &csi.CreateVolumeRequest{Name: "pvc-uid-of-c", AccessibilityRequirements: &csi.TopologyRequirement{
+				Preferred: []*csi.Topology{{Segments: map[string]string{"zone": "z"}}},
+			}},
+		}
+		op := operationOf(plan)
+		op.TopologyReduced = true
+		operationListener{w.c}.Recovered(op)
 		w.pass(time.Minute)
 		w.calls(0)
-		if got := w.driver.createCalls()[0].req.GetAccessibilityRequirements(); w.pv("pvc-uid-of-c") == nil || len(places.asked) != 1 || places.asked[0].SelectedNode != "n" {
-			t.Errorf("asked for %v at %v", got, places.asked)
+		if len(places.asked) != 1 || places.asked[0].SelectedNode != "n" || places.asked[0].Hint["zone"] != "z" {
+			t.Fatalf("asked %v", places.asked)
 		}
-		if w.marked("c") || w.live("c").Annotations[wellknown.AnnSelectedNode] != "another" {
-			t.Errorf("claim %v", w.live("c").ObjectMeta)
+		if got := w.driver.createCalls()[0].req.GetAccessibilityRequirements(); len(got.GetRequisite()) != 1 || w.pv("pvc-uid-of-c") == nil {
+			t.Errorf("requirement %v, PersistentVolume %v", got, w.pv("pvc-uid-of-c"))
 		}
 	})
 }
@@ -167,8 +173,8 @@ func TestNoRoomOnTheNode(t *testing.T) {
 				}
 				w.pass(10 * time.Minute)
 				w.calls(tc.want...)
-				if _, selected := w.live("c").Annotations[wellknown.AnnSelectedNode]; selected != (w.pv("pvc-uid-of-c") != nil) || w.marked("c") {
-					t.Errorf("at the end: node selected %v, PersistentVolume %v, marked %v", selected, w.pv("pvc-uid-of-c"), w.marked("c"))
+				if _, selected := w.live("c").Annotations[wellknown.AnnSelectedNode]; selected != (w.pv("pvc-uid-of-c") != nil) || w.recorded("c") {
+					t.Errorf("at the end: node selected %v, PersistentVolume %v, recorded %v", selected, w.pv("pvc-uid-of-c"), w.recorded("c"))
 				}
 			})
 		})
@@ -195,20 +201,16 @@ func TestNewNamesWhatIsMissing(t *testing.T) {
 func TestAnotherNodeIsNotTakenOff(t *testing.T) {
 	t.Parallel()
 	late := func() *fixture.ClaimBuilder { return fixture.Claim("c").UID("uid-of-c").Class("late").For(driverName) }
-	resumed := marker{UID: "uid-of-c", Driver: driverName, Class: "class-2", Node: "n1"}
 	full := answer{after: 5 * time.Second, code: codes.ResourceExhausted}
 	for name, tc := range map[string]struct {
 		claim  *corev1.PersistentVolumeClaim
 		script []answer
 		cached bool // the caches show the other node before the answer comes
+		killed bool // after the first call began
 	}{
-		"the cache shows the other node":  {late().SelectedNode("n1").Obj(), []answer{full}, true},
-		"the cache shows the failed node": {late().SelectedNode("n1").Obj(), []answer{full}, false},
-		"an earlier process began the create for the failed node": {
-			late().SelectedNode("n2").Finalizer(wellknown.FinalizerProvisioningInProgress).
-				Annotation(wellknown.AnnProvisioningInProgress, resumed.encode()).Obj(),
-			slices.Repeat([]answer{full}, 3), true,
-		},
+		"the cache shows the other node":                             {late().SelectedNode("n1").Obj(), []answer{full}, true, false},
+		"the cache shows the failed node":                            {late().SelectedNode("n1").Obj(), []answer{full}, false, false},
+		"an earlier process began the operation for the failed node": {late().SelectedNode("n1").Obj(), slices.Repeat([]answer{full}, 4), true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, func(cfg *Config) { cfg.Settings.Capabilities.Topology, cfg.Timeout = true, time.Second }, func(t *testing.T, w *world) {
@@ -216,6 +218,10 @@ func TestAnotherNodeIsNotTakenOff(t *testing.T) {
 				w.driver.answers(tc.script...)
 				w.put(tc.claim)
 				w.pass(time.Second)
+				if tc.killed {
+					w.die()
+					w.start()
+				}
 				w.api.lag(!tc.cached)
 				w.change("c", func(claim *corev1.PersistentVolumeClaim) { claim.Annotations[wellknown.AnnSelectedNode] = "n2" })
 				w.pass(5 * time.Second)

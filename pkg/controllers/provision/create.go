@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/operations"
 	"github.com/csi-sidecars/external-provisioner/pkg/source"
-	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
 // create is what this process remembers of making the volume of one claim. It is there while something has to
@@ -28,9 +28,14 @@ type create struct {
 	busySince time.Time
 	// lastFinal says that the last answer was a final error: then a stop makes no call whose final answer would not count.
 	lastFinal bool
-	// plan is frozen while the create is unanswered; nil after a restart, when resumed says what was left.
-	plan    *Plan
-	resumed *marker
+	// plan is frozen from the moment on that its operation is being recorded.
+	plan *Plan
+	// beginning is not nil while the operation is being recorded and no call was made.
+	beginning *beginning
+	// recorded says that a later process finds the operation.
+	recorded bool
+	// recovered is the operation that an earlier process left, nil for one of this process.
+	recovered *operations.Operation
 	// snapshot is the source as this attempt has read it; nil in later ones, for which it may be too old.
 	snapshot *snapv1.VolumeSnapshot
 	// stuckSaid is when the user was last told that the create cannot be finished.
@@ -52,6 +57,14 @@ type create struct {
 // outstanding reports whether a volume may be made for the claim that no PersistentVolume stands for yet.
 func (cr create) outstanding() bool { return cr.calling || cr.proto.unanswered || cr.unsaved != nil }
 
+// volumeName returns the name of the volume, "" before there is a plan.
+func (cr create) volumeName() string {
+	if cr.plan == nil {
+		return ""
+	}
+	return cr.plan.Request.GetName()
+}
+
 // slow is why a claim waits long: a driver called its request invalid, and only a change can help. The
 // versions are those of the objects that the request was made from, empty when there was none.
 type slow struct {
@@ -65,35 +78,9 @@ type slow struct {
 	secret    string
 }
 
-// sameRequest reports whether two versions of a claim ask for the same volume. Our own marker makes no difference.
+// sameRequest reports whether two versions of a claim ask for the same volume.
 func sameRequest(a, b *corev1.PersistentVolumeClaim) bool {
-	return equality.Semantic.DeepEqual(a.Spec, b.Spec) &&
-		maps.Equal(a.Labels, b.Labels) &&
-		maps.Equal(withoutMarker(a.Annotations), withoutMarker(b.Annotations))
-}
-
-// onlyMarkerDiffers reports whether two versions of a claim differ in our marker, and in nothing else that anybody wrote.
-func onlyMarkerDiffers(a, b *corev1.PersistentVolumeClaim) bool {
-	if a.Annotations[wellknown.AnnProvisioningInProgress] == b.Annotations[wellknown.AnnProvisioningInProgress] &&
-		hasMarkerFinalizer(a) == hasMarkerFinalizer(b) {
-		return false
-	}
-	bare := func(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
-		claim = claim.DeepCopy()
-		clearMarker(claim)
-		claim.ResourceVersion, claim.ManagedFields = "", nil
-		return claim
-	}
-	return equality.Semantic.DeepEqual(bare(a), bare(b))
-}
-
-func withoutMarker(annotations map[string]string) map[string]string {
-	if _, ok := annotations[wellknown.AnnProvisioningInProgress]; !ok {
-		return annotations
-	}
-	rest := maps.Clone(annotations)
-	delete(rest, wellknown.AnnProvisioningInProgress)
-	return rest
+	return equality.Semantic.DeepEqual(a.Spec, b.Spec) && maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations)
 }
 
 // creates holds the create of each claim that has one. Safe for concurrent use.

@@ -35,7 +35,7 @@ var (
 	noStatus  = answer{plain: true}
 )
 
-// A good answer to the first call: one request, one PersistentVolume, no marker, two events.
+// A good answer to the first call: one request, one PersistentVolume, two events.
 func TestAQuickCreate(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.claim("c")
@@ -70,7 +70,7 @@ func TestRepetitionFollowsTheAnswer(t *testing.T) {
 		script    []answer
 		want      []int
 		wantMade  bool
-		unmarked  bool // the marker is gone at the end
+		ended     bool // nothing is recorded at the end
 		wantFails int  // events ProvisioningFailed
 	}{
 		"real errors double their distance":               {repeat(final, 4), []int{0, 1, 3, 7, 15}, true, true, 4},
@@ -88,8 +88,8 @@ func TestRepetitionFollowsTheAnswer(t *testing.T) {
 				if made := w.pv("pvc-uid-of-c") != nil; made != tc.wantMade {
 					t.Errorf("PersistentVolume there: %v, want %v", made, tc.wantMade)
 				}
-				if tc.unmarked == w.marked("c") {
-					t.Errorf("claim marked: %v", w.marked("c"))
+				if tc.ended == w.recorded("c") {
+					t.Errorf("recorded: %v", w.recorded("c"))
 				}
 				if got := len(w.events.having("Warning", "ProvisioningFailed")); got != tc.wantFails {
 					t.Errorf("%d events of failure, want %d: %v", got, tc.wantFails, w.events.having())
@@ -99,38 +99,38 @@ func TestRepetitionFollowsTheAnswer(t *testing.T) {
 	}
 }
 
-// How many final answers end the create of a claim that is being deleted depends on what became of its calls. While it
-// goes on the claim is marked, and afterwards nothing is called any more.
+// How many final answers end the operation of a claim that is gone depends on what became of its calls. While it goes on it
+// is recorded, and afterwards nothing is called any more.
 func TestFinalErrorsEndAnUnansweredCreate(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		first   answer
 		timeout time.Duration
-		want    []int // calls; at half a second one is made because the claim has changed
+		want    []int // calls
 	}{
 		"all calls were answered, so the next final error does":  {away, 10 * time.Minute, []int{0, 1}},
-		"a call without an answer needs three":                   {noAnswer, 10 * time.Second, []int{0, 1, 1, 3, 7, 15, 31, 63}},
-		"so does one that another call kept out":                 {aborted, 10 * time.Second, []int{0, 1, 1, 3, 7, 15, 31, 63}},
-		"these are a minute apart, however long the deadline is": {noAnswer, 10 * time.Hour, []int{0, 1, 1, 3, 7, 15, 31, 63, 127, 255}},
+		"a call without an answer needs three":                   {noAnswer, 10 * time.Second, []int{0, 1, 2, 4, 8, 16, 32, 64}},
+		"so does one that another call kept out":                 {aborted, 10 * time.Second, []int{0, 1, 2, 4, 8, 16, 32, 64}},
+		"these are a minute apart, however long the deadline is": {noAnswer, 10 * time.Hour, []int{0, 1, 2, 4, 8, 16, 32, 64, 128, 256}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, func(cfg *Config) { cfg.Timeout = tc.timeout }, func(t *testing.T, w *world) {
 				w.driver.answers(append([]answer{tc.first}, slices.Repeat([]answer{final}, 20)...)...)
 				w.put(fixture.Claim("c").UID("uid-of-c").Class("fast").For(driverName).Obj())
 				w.pass(500 * time.Millisecond)
-				if !w.marked("c") {
-					t.Fatal("the claim is not marked while the create is unanswered")
+				if !w.recorded("c") {
+					t.Fatal("the operation is not recorded while it is unanswered")
 				}
-				w.terminate("c")
+				w.remove(w.live("c"))
 				last := time.Duration(tc.want[len(tc.want)-1]) * time.Second
 				w.pass(max(0, last-1500*time.Millisecond))
-				if last > time.Second && !w.marked("c") {
+				if last > time.Second && !w.recorded("c") {
 					t.Error("ended too soon")
 				}
 				w.pass(time.Hour)
 				w.calls(tc.want...)
-				if w.live("c") != nil {
-					t.Error("the claim is still there after the end")
+				if w.recorded("c") {
+					t.Error("the operation has not ended")
 				}
 			})
 		})
@@ -141,8 +141,8 @@ func TestFinalErrorsEndAnUnansweredCreate(t *testing.T) {
 func TestAnErrorThatIsNoAnswerEndsNothing(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		script []answer
-		marked bool
+		script   []answer
+		recorded bool
 	}{
 		"the response cannot be decoded":      {slices.Repeat([]answer{{code: codes.Internal, cutOff: true}}, 100), true},
 		"a later request cannot be encoded":   {append([]answer{noAnswer}, slices.Repeat([]answer{{code: codes.Internal, unsent: true}}, 100)...), true},
@@ -155,12 +155,12 @@ func TestAnErrorThatIsNoAnswerEndsNothing(t *testing.T) {
 				w.pass(10 * time.Minute)
 				w.remove(claim)
 				w.pass(10 * time.Minute)
-				if w.marked("c") != tc.marked {
-					t.Errorf("marked %v, want %v", w.marked("c"), tc.marked)
+				if w.recorded("c") != tc.recorded {
+					t.Errorf("recorded %v, want %v", w.recorded("c"), tc.recorded)
 				}
 				w.driver.answers()
 				w.pass(10 * time.Minute)
-				if made := w.pv("pvc-uid-of-c") != nil; made != tc.marked || w.live("c") != nil {
+				if made := w.pv("pvc-uid-of-c") != nil; made != tc.recorded || w.live("c") != nil {
 					t.Errorf("in the end: PersistentVolume made %v, claim %v", made, w.live("c"))
 				}
 			})
@@ -178,7 +178,7 @@ func TestAlreadyExistsHoldsNoClaimForEver(t *testing.T) {
 		if calls, most := len(w.driver.createCalls()), int(24*time.Hour/w.cfg.RetryMax)+10; calls > most {
 			t.Errorf("%d calls in a day, want at most %d", calls, most)
 		}
-		if !w.marked("c") {
+		if !w.recorded("c") {
 			t.Fatal("the create has ended while the claim waits for its volume")
 		}
 		if left := w.events.having("is let go"); len(left) != 0 {
@@ -276,18 +276,18 @@ func TestAnUnansweredCreateIsFrozen(t *testing.T) {
 				} else if pv.Labels["team"] != "" || pv.Annotations["team"] != "" {
 					t.Errorf("labels %v and annotations %v are younger than the request", pv.Labels, pv.Annotations)
 				}
-				if w.marked("c") {
-					t.Error("the claim is marked after the end")
+				if w.recorded("c") {
+					t.Error("the operation is recorded after the end")
 				}
 			})
 		})
 	}
 }
 
-// Without a marker, memory alone drives the create of a claim that is gone: OK makes the PersistentVolume, which
+// Without a Lease, memory alone drives the create of a claim that is gone: OK makes the PersistentVolume, which
 // Kubernetes releases and we delete.
 func TestAClaimThatIsGoneIsFinished(t *testing.T) {
-	inWorld(t, func(cfg *Config) { cfg.MarkerDelay = -1 }, func(t *testing.T, w *world) {
+	inWorld(t, func(cfg *Config) { cfg.Operations = nil }, func(t *testing.T, w *world) {
 		w.driver.answers(madeInBad, final, noAnswer)
 		claim := w.claim("c")
 		w.pass(500 * time.Millisecond)
@@ -313,7 +313,7 @@ func TestAFailedCreateOfAGoneClaimIsDropped(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.driver.answers(answer{code: codes.ResourceExhausted, after: time.Second})
 		claim := w.claim("c")
-		w.pass(20 * time.Millisecond) // not marked yet
+		w.pass(20 * time.Millisecond)
 		w.remove(claim)
 		w.pass(10 * time.Minute)
 		w.calls(0)
@@ -358,8 +358,8 @@ func TestBadAnswers(t *testing.T) {
 				if len(w.events.having("Warning ProvisioningFailed", tc.event)) != 1 {
 					t.Errorf("no event with %q: %v", tc.event, w.events.having())
 				}
-				if w.pv("pvc-uid-of-c") == nil || w.marked("c") {
-					t.Errorf("at the end: PersistentVolume %v, marked %v", w.pv("pvc-uid-of-c"), w.marked("c"))
+				if w.pv("pvc-uid-of-c") == nil || w.recorded("c") {
+					t.Errorf("at the end: PersistentVolume %v, recorded %v", w.pv("pvc-uid-of-c"), w.recorded("c"))
 				}
 			})
 		})
@@ -374,25 +374,25 @@ func TestAVolumeThatIsNotCleanedUpIsNotForgotten(t *testing.T) {
 		w.claim("c")
 		w.pass(1500 * time.Millisecond)
 		w.calls(0, 1)
-		if !w.marked("c") {
+		if !w.recorded("c") {
 			t.Error("the create has ended, and the volume is there")
 		}
 	})
 }
 
-// Before the clean-up of a bad answer the claim is marked: from then on the volume is known to exist.
+// While a bad answer is cleaned up its operation is recorded.
 func TestTheClaimIsMarkedBeforeACleanUp(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.driver.answers(answer{made: true, edit: func(v *csi.Volume) { v.CapacityBytes = 1 }})
 		w.driver.deletes = []answer{{after: time.Second}}
 		w.claim("c")
 		w.pass(20 * time.Millisecond)
-		if len(w.driver.deleteCalls()) != 1 || !w.marked("c") {
-			t.Errorf("%d clean-ups, marked %v", len(w.driver.deleteCalls()), w.marked("c"))
+		if len(w.driver.deleteCalls()) != 1 || !w.recorded("c") {
+			t.Errorf("%d clean-ups, recorded %v", len(w.driver.deleteCalls()), w.recorded("c"))
 		}
 		w.pass(2 * time.Second)
-		if w.marked("c") {
-			t.Error("marked after a clean-up that succeeded")
+		if w.recorded("c") {
+			t.Error("recorded after a clean-up that succeeded")
 		}
 	})
 }

@@ -11,13 +11,16 @@
 //	gather.go   reads everything that the decision needs into Facts
 //	plan.go     decides: Facts → Plan or an error with its outcome (pure)
 //	turns.go    may a call for its source be made now?
+//	begin.go    the operation is recorded in a Lease before the first call
 //	apply.go    secret, protection, CreateVolume, response, clean-up
 //	protect.go  our finalizer on the source, before the call
 //	save.go     PersistentVolume to the API server, for as long as it takes
 //	release.go  our finalizer off the snapshot that nothing is made from any more
 //	claim.go    puts them together and turns the result into a verdict
 //
-// What must outlive an attempt is in create.go (memory) and marker.go (the
-// claim itself); volume.go and delete.go are the other direction. What users are
+// What must outlive an attempt is in create.go, what must outlive the process
+// in a Lease (package operations): record.go converts between both, recover.go
+// goes on with what an earlier process left. volume.go and delete.go are the
+// other direction. What users are
 // told is in events.go and quiet.go, what is counted in metrics.go and reason.go.
 package provision

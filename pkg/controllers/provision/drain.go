@@ -14,9 +14,9 @@ import (
 // drainRetry is the pause between two tries while draining: there is little time, and few are left.
 const drainRetry = 500 * time.Millisecond
 
-// drain brings to an end what would be forgotten when this process ends: outstanding creates whose claim is gone or
-// not marked, PersistentVolumes that are not saved, and those whose volume is deleted already. What a marker
-// remembers is left to the next process. It begins beside the workers, which may need all the time there is for
+// drain brings to an end what would be forgotten when this process ends: outstanding creates that are not recorded,
+// PersistentVolumes that are not saved, and those whose volume is deleted already. What is recorded is left to the next
+// process. It begins beside the workers, which may need all the time there is for
 // their last keys, and returns when they have ended (worked is closed) and nothing is left, or when work ends.
 //
 // Its CreateVolume calls and those of the workers are CreateWorkers at a time, all together.
@@ -77,15 +77,10 @@ func (c *Controller) mustEnd(cr create) bool {
 		return false
 	case cr.unsaved == nil && c.cfg.MayCall() != nil: // the lease is lost: what was answered is saved, and no more
 		return false
-	case !c.leftOnClaim(cr.claim.UID):
+	case !cr.recorded:
 		return true
 	}
 	return cr.unsaved != nil && c.pvAccess.Refusal("create") == nil
-}
-
-// leftOnClaim reports whether a marker tells the next process of the create.
-func (c *Controller) leftOnClaim(uid types.UID) bool {
-	return c.markers.has(uid) && c.cfg.Cache.ClaimByUID(uid) != nil
 }
 
 // driveOn takes one step with a create that must end. Waits are the drain's: there is no time for a back-off, and a
@@ -110,24 +105,23 @@ func (c *Controller) driveOn(work context.Context, uid types.UID) {
 		default:
 			const busy = false // no new create is begun that could be kept out
 			defer c.turns.leave(uid, busy)
+			defer c.recoveries.leave(uid, busy)
 			c.syncLocked(work, uid)
 		}
 	})
 }
 
-// report names what is still open when there is no time left. What a marker remembers is taken up by the next
-// process; the rest may be lost, and only the log can tell by which name to look for it.
+// report names what is still open when there is no time left. What is recorded is taken over by the next process; the
+// rest may be lost, and only the log can tell by which name to look for it.
 func (c *Controller) report(work context.Context) {
 	logger := klog.FromContext(work)
 	for _, uid := range c.creates.where(create.outstanding) {
 		cr, _ := c.creates.get(uid)
-		// A create that was taken up and has no plan yet has its volume's name all the same.
-		name, _ := c.cfg.Settings.volumeName(uid)
-		if c.leftOnClaim(uid) {
-			logger.Info("Left to the next process", "PVC", klog.KObj(cr.claim), "volume", name)
+		if cr.recorded {
+			logger.Info("Left to the next process", "PVC", klog.KObj(cr.claim), "volume", cr.volumeName())
 			continue
 		}
-		logger.Error(nil, "A volume may be lost: it was not finished before the stop, and its claim could not be marked", "PVC", klog.KObj(cr.claim), "volume", name)
+		logger.Error(nil, "A volume may be lost: it was not finished before the stop, and its operation is not recorded", "PVC", klog.KObj(cr.claim), "volume", cr.volumeName())
 	}
 	for _, name := range c.deletions.where(deletion.halfDone) {
 		logger.Info("The volume is deleted, its PersistentVolume is left to the next process", "PV", klog.KRef("", name))

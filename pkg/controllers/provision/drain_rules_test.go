@@ -17,18 +17,18 @@ import (
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
 )
 
-// A stop does not wait for PersistentVolumes that no right allows to create, if the marker tells the next process.
-// Without the marker only this process knows of the volume, and it uses all the time that it has.
+// A stop does not wait for PersistentVolumes that no right allows to create, if a Lease tells the next process.
+// Without it only this process knows of the volume, and it uses all the time that it has.
 func TestAStopDoesNotWaitForASaveThatIsNotGranted(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		denied  []string
-		markers func(verb, resource, name string) error
-		want    time.Duration
-		logged  string
+		denied []string
+		leases func(verb, resource, name string) error
+		want   time.Duration
+		logged string
 	}{
-		"marked":     {[]string{"create"}, nil, 0, "Left to the next process"},
-		"not marked": {[]string{"create"}, forbidMarkers, drainTime, "A volume may be lost"},
+		"recorded":     {[]string{"create"}, nil, 0, "Left to the next process"},
+		"not recorded": {[]string{"create"}, forbidLeases, drainTime, "A volume may be lost"},
 		"refused by a webhook": {nil, func(verb, resource, _ string) error {
 			if verb == "create" && resource == "persistentvolumes" {
 				return apierrors.NewForbidden(corev1.Resource(resource), "", errors.New("denied by a webhook"))
@@ -38,7 +38,7 @@ func TestAStopDoesNotWaitForASaveThatIsNotGranted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, denying(tc.denied...), func(t *testing.T, w *world) {
-				w.api.failing(tc.markers)
+				w.api.failing(tc.leases)
 				w.claim("c")
 				w.pass(5 * time.Second)
 				if took := w.term(drainTime); took != tc.want {
@@ -59,10 +59,10 @@ func TestAStopDoesNotWaitForASaveThatIsNotGranted(t *testing.T) {
 	}
 }
 
-// The last call of a stop is waited for also when a marker has been written meanwhile, and so is the save that follows.
+// The last call of a stop is waited for also when its operation is not recorded, and so is the save that follows.
 func TestAStopSavesWhatItsLastCallHasMade(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
-		w.api.failing(forbidMarkers)
+		w.api.failing(forbidLeases)
 		w.driver.answers(noAnswer, answer{after: 5 * time.Second}) // the second call is made during the stop
 		w.claim("c")
 		w.pass(100 * time.Millisecond)
@@ -74,15 +74,15 @@ func TestAStopSavesWhatItsLastCallHasMade(t *testing.T) {
 			return nil
 		})
 		took := w.term(drainTime)
-		if w.pv("pvc-uid-of-c") == nil || w.marked("c") {
-			t.Errorf("PersistentVolume %v, marked %v, after %s", w.pv("pvc-uid-of-c"), w.marked("c"), took)
+		if w.pv("pvc-uid-of-c") == nil || w.recorded("c") {
+			t.Errorf("PersistentVolume %v, recorded %v, after %s", w.pv("pvc-uid-of-c"), w.recorded("c"), took)
 		}
 	})
 }
 
 // A call that was not answered is repeated half a second after the stop has begun, or a multiple of it, and not at once.
 func TestAStopRepeatsCallsAtItsOwnPace(t *testing.T) {
-	inWorld(t, func(cfg *Config) { cfg.MarkerDelay, cfg.CreateWorkers = -1, 1 }, func(t *testing.T, w *world) {
+	inWorld(t, func(cfg *Config) { cfg.Operations, cfg.CreateWorkers = nil, 1 }, func(t *testing.T, w *world) {
 		slow := noAnswer
 		slow.after = 700 * time.Millisecond
 		w.driver.answers(noAnswer, slow, slow, slow, answer{})
@@ -112,7 +112,7 @@ func TestAStopEndsAtOnce(t *testing.T) {
 		"the time is over":        {noAnswer, 1300 * time.Millisecond, 1300 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(cfg *Config) { cfg.MarkerDelay = -1 }, func(t *testing.T, w *world) {
+			inWorld(t, func(cfg *Config) { cfg.Operations = nil }, func(t *testing.T, w *world) {
 				w.driver.answers(tc.answer, endless, endless)
 				w.claim("c")
 				w.pass(100 * time.Millisecond)
@@ -144,7 +144,7 @@ func (d *lateDriver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequ
 func TestNoCallOutlivesTheStop(t *testing.T) {
 	late := &lateDriver{}
 	inWorld(t, func(cfg *Config) {
-		cfg.MarkerDelay = -1
+		cfg.Operations = nil
 		late.VolumeDriver, cfg.Driver = cfg.Driver, late
 	}, func(t *testing.T, w *world) {
 		w.driver.answers(noAnswer, endless)
@@ -183,7 +183,7 @@ func TestAStopBeginsNothingAnew(t *testing.T) {
 
 // A step of the stop makes no call beside that of a worker for the same claim.
 func TestAStopMakesNoSecondCall(t *testing.T) {
-	inWorld(t, func(cfg *Config) { cfg.MarkerDelay, cfg.CreateWorkers = -1, 2 }, func(t *testing.T, w *world) {
+	inWorld(t, func(cfg *Config) { cfg.Operations, cfg.CreateWorkers = nil, 2 }, func(t *testing.T, w *world) {
 		w.driver.answers(noAnswer, answer{after: 5 * time.Second})
 		w.claim("c")
 		w.pass(3 * time.Second)
@@ -200,7 +200,7 @@ func TestAStopMakesNoSecondCall(t *testing.T) {
 
 // What still waits for a slot when the time is over is told of, and not begun.
 func TestAStopEndsWhileCreatesWaitForASlot(t *testing.T) {
-	inWorld(t, func(cfg *Config) { cfg.MarkerDelay, cfg.CreateWorkers = -1, 1 }, func(t *testing.T, w *world) {
+	inWorld(t, func(cfg *Config) { cfg.Operations, cfg.CreateWorkers = nil, 1 }, func(t *testing.T, w *world) {
 		w.driver.answers(noAnswer, noAnswer, endless, endless)
 		w.claim("c")
 		w.claim("d")
@@ -265,20 +265,20 @@ func TestAStopDeletesNoVolume(t *testing.T) {
 	})
 }
 
-// The marker of a claim that was removed by force tells nobody anything.
-func TestAStopFinishesWhatAForcedDeletionLeaves(t *testing.T) {
+// The operation of a claim that is gone is left to the next process, too.
+func TestAStopLeavesTheOperationOfAGoneClaim(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.driver.answers(madeInBad)
 		w.claim("c")
 		w.pass(500 * time.Millisecond)
-		if !w.marked("c") {
-			t.Fatal("not marked")
-		}
 		w.remove(w.live("c"))
-		w.change("c", func(claim *corev1.PersistentVolumeClaim) { claim.Finalizers = nil })
-		w.term(drainTime)
-		if w.live("c") != nil || w.pv("pvc-uid-of-c") == nil {
-			t.Errorf("claim %v, PersistentVolume %v", w.live("c"), w.pv("pvc-uid-of-c"))
+		if took := w.term(drainTime); took > time.Second || w.live("c") != nil || !w.recorded("c") {
+			t.Errorf("the stop took %s, claim %v, recorded %v", took, w.live("c"), w.recorded("c"))
+		}
+		w.start()
+		w.pass(time.Second)
+		if w.pv("pvc-uid-of-c") == nil {
+			t.Error("the volume has no PersistentVolume")
 		}
 	})
 }
@@ -301,7 +301,7 @@ func TestALossOfTheLeaseSavesWhatWasAnsweredAndNoMore(t *testing.T) {
 			if verb == "create" && resource == "persistentvolumes" && refuse.Load() {
 				return errors.New("no connection")
 			}
-			return forbidMarkers(verb, resource, name)
+			return forbidLeases(verb, resource, name)
 		})
 		w.driver.answers(answer{}, noAnswer)
 		w.claim("answered")

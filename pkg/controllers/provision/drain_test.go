@@ -12,9 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
-	"github.com/csi-sidecars/external-provisioner/test/fixture"
 )
 
 const drainTime = 20 * time.Second
@@ -22,14 +19,15 @@ const drainTime = 20 * time.Second
 // endless takes longer than any stop. In the moment in which the stop ends another call may begin.
 var endless = answer{after: time.Hour}
 
-func forbidMarkers(verb, resource, name string) error {
-	if verb == "update" && resource == "persistentvolumeclaims" {
+// forbidLeases takes the right to record operations.
+func forbidLeases(_, resource, name string) error {
+	if resource == "leases" {
 		return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, name, nil)
 	}
 	return nil
 }
 
-// A call in flight is finished, its PersistentVolume saved, the marker taken off; no other claim is begun.
+// A call in flight is finished, its PersistentVolume saved, its operation ended; no other claim is begun.
 func TestAStopFinishesTheCallInFlight(t *testing.T) {
 	inWorld(t, func(cfg *Config) { cfg.CreateWorkers, cfg.DeleteWorkers = 1, 1 }, func(t *testing.T, w *world) {
 		w.driver.answers(answer{after: 5 * time.Second})
@@ -41,14 +39,14 @@ func TestAStopFinishesTheCallInFlight(t *testing.T) {
 			t.Errorf("the stop took %s", took)
 		}
 		w.calls(0)
-		if w.pv("pvc-uid-of-c") == nil || w.marked("c") {
-			t.Errorf("PersistentVolume %v, marked %v", w.pv("pvc-uid-of-c"), w.marked("c"))
+		if w.pv("pvc-uid-of-c") == nil || w.recorded("c") {
+			t.Errorf("PersistentVolume %v, recorded %v", w.pv("pvc-uid-of-c"), w.recorded("c"))
 		}
 	})
 }
 
-// A create in back-off that a marker remembers is left to the next process.
-func TestAStopLeavesWhatIsMarked(t *testing.T) {
+// A create in back-off whose operation is recorded is left to the next process.
+func TestAStopLeavesWhatIsRecorded(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.driver.answers(madeInBad, noAnswer, noAnswer, noAnswer, noAnswer, noAnswer, noAnswer)
 		w.claim("c")
@@ -57,8 +55,8 @@ func TestAStopLeavesWhatIsMarked(t *testing.T) {
 			t.Errorf("the stop took %s", took)
 		}
 		w.calls(0)
-		if !w.marked("c") {
-			t.Error("not marked")
+		if !w.recorded("c") {
+			t.Error("not recorded")
 		}
 		if !w.inLog("Left to the next process", `PVC="default/c"`, `volume="pvc-uid-of-c"`) || w.inLog("may be lost") {
 			t.Error("the log does not say that the create is left to the next process")
@@ -66,13 +64,19 @@ func TestAStopLeavesWhatIsMarked(t *testing.T) {
 	})
 }
 
-// The same with a create that this process has taken up and could not go on with: its volume has a name, too.
-func TestAStopNamesWhatWasTakenUp(t *testing.T) {
+// The same with an operation that this process has taken over and could not go on with: its volume has a name, too.
+func TestAStopNamesWhatWasTakenOver(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
-		w.put(fixture.Claim("c").UID("uid-of-c").Class("gone").For(driverName).Finalizer(wellknown.FinalizerProvisioningInProgress).
-			Annotation(wellknown.AnnProvisioningInProgress, marker{UID: "uid-of-c", Driver: driverName, Class: "class-2"}.encode()).Obj())
+		w.withSecret()
+		w.driver.answers(madeInBad)
+		w.claim("c")
+		w.pass(100 * time.Millisecond)
+		w.die()
+		w.remove(w.api.Class("fast"))
+		w.start()
 		w.pass(time.Second)
 		w.term(drainTime)
+		w.calls(0)
 		if !w.inLog("Left to the next process", `volume="pvc-uid-of-c"`) {
 			t.Error("the log does not name the volume")
 		}
@@ -83,21 +87,15 @@ func TestAStopNamesWhatWasTakenUp(t *testing.T) {
 func TestAStopFinishesWhatNobodyElseKnows(t *testing.T) {
 	t.Parallel()
 	for name, forget := range map[string]func(w *world){
-		"the claim cannot be marked": func(*world) {},
-		"the claim is gone":          func(w *world) { w.remove(w.api.Claim("default", "c")) },
+		"the claim is there": func(*world) {},
+		"the claim is gone":  func(w *world) { w.remove(w.api.Claim("default", "c")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, nil, func(t *testing.T, w *world) {
-				w.api.failing(forbidMarkers)
+				w.api.failing(forbidLeases)
 				w.driver.answers(madeInBad, noAnswer, noAnswer)
 				w.claim("c")
 				w.pass(100 * time.Millisecond)
-				w.api.failing(func(verb, resource, n string) error {
-					if verb == "update" && resource == "persistentvolumeclaims" && !w.dead.Load() {
-						return forbidMarkers(verb, resource, n)
-					}
-					return nil
-				})
 				forget(w)
 				if took := w.term(drainTime); took > 10*time.Second {
 					t.Errorf("the stop took %s", took)
@@ -123,7 +121,7 @@ func TestALongCallHoldsUpNoOther(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, func(cfg *Config) { cfg.Timeout = time.Minute }, func(t *testing.T, w *world) {
-				w.api.failing(forbidMarkers)
+				w.api.failing(forbidLeases)
 				w.driver.answers(tc.script...)
 				claim := w.claim("c")
 				w.pass(10 * time.Millisecond)
@@ -154,7 +152,7 @@ func TestALongCallHoldsUpNoOther(t *testing.T) {
 // What cannot be finished in time ends with the drain, and the log says by which name to look for the volume.
 func TestADrainHasAnEnd(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
-		w.api.failing(forbidMarkers)
+		w.api.failing(forbidLeases)
 		w.driver.answers(madeInBad, endless, endless)
 		w.claim("c")
 		w.pass(100 * time.Millisecond)
@@ -182,8 +180,8 @@ func TestAStopSavesWhatIsUnsaved(t *testing.T) {
 		if took := w.term(drainTime); took > 15*time.Second {
 			t.Errorf("the stop took %s", took)
 		}
-		if w.pv("pvc-uid-of-c") == nil || w.marked("c") {
-			t.Errorf("PersistentVolume %v, marked %v", w.pv("pvc-uid-of-c"), w.marked("c"))
+		if w.pv("pvc-uid-of-c") == nil || w.recorded("c") {
+			t.Errorf("PersistentVolume %v, recorded %v", w.pv("pvc-uid-of-c"), w.recorded("c"))
 		}
 	})
 }
@@ -202,8 +200,8 @@ func TestAStopWaitsForNoBackOffOfASave(t *testing.T) {
 		if took := w.term(drainTime); took > time.Second {
 			t.Errorf("the stop took %s", took)
 		}
-		if w.pv("pvc-uid-of-c") == nil || w.marked("c") {
-			t.Errorf("PersistentVolume %v, marked %v", w.pv("pvc-uid-of-c"), w.marked("c"))
+		if w.pv("pvc-uid-of-c") == nil || w.recorded("c") {
+			t.Errorf("PersistentVolume %v, recorded %v", w.pv("pvc-uid-of-c"), w.recorded("c"))
 		}
 	})
 }
@@ -270,7 +268,7 @@ func TestAStopFinishesTheDeletionInFlight(t *testing.T) {
 
 // While creates of gone claims run, their sources are in use.
 func TestForSourceKnowsOutstandingCreates(t *testing.T) {
-	inWorld(t, func(cfg *Config) { cfg.MarkerDelay = -1 }, func(t *testing.T, w *world) {
+	inWorld(t, func(cfg *Config) { cfg.Operations = nil }, func(t *testing.T, w *world) {
 		uid := w.claim("c").UID
 		w.pass(0)
 		cr := create{claim: w.api.ClaimByUID(uid).DeepCopy(), proto: protocol{unanswered: true}}
@@ -289,7 +287,7 @@ func TestForSourceKnowsOutstandingCreates(t *testing.T) {
 // During a stop no more creates are worked on at a time than before, and each of them comes to its turn.
 func TestAStopKeepsToTheCreateThreads(t *testing.T) {
 	const claims, threads = 20, 2
-	inWorld(t, func(cfg *Config) { cfg.MarkerDelay, cfg.CreateWorkers = -1, threads }, func(t *testing.T, w *world) {
+	inWorld(t, func(cfg *Config) { cfg.Operations, cfg.CreateWorkers = nil, threads }, func(t *testing.T, w *world) {
 		w.driver.answers(slices.Repeat([]answer{noAnswer}, 10000)...)
 		for i := range claims {
 			w.claim(fmt.Sprint("c", i))
@@ -329,7 +327,7 @@ func TestAStopSavesBesideLongCalls(t *testing.T) {
 
 // A stop has no back-off, and repeats a call that was answered finally only when the next answer would count.
 func TestAStopMakesNoCallThatCannotCount(t *testing.T) {
-	inWorld(t, func(cfg *Config) { cfg.MarkerDelay = -1 }, func(t *testing.T, w *world) {
+	inWorld(t, func(cfg *Config) { cfg.Operations = nil }, func(t *testing.T, w *world) {
 		w.driver.answers(append([]answer{noAnswer}, slices.Repeat([]answer{final}, 100)...)...)
 		w.claim("c")
 		w.pass(1600 * time.Millisecond)

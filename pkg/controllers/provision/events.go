@@ -60,7 +60,7 @@ func eventSaveFailed(pv *corev1.PersistentVolume, err error) event {
 // eventStuck names what an operator needs to find the volume and end the matter.
 func eventStuck(driver, volumeName, why string) event {
 	return event{kind: corev1.EventTypeWarning, reason: "ProvisioningFailed", text: fmt.Sprintf(
-		"Driver %s may be making volume %q for this claim since before a restart, and it cannot be finished: %s. Bring that back as it was, or remove the volume by hand and then the finalizer as told under \"Markers\" in the deployment guide",
+		"Driver %s may have been asked for volume %q for this claim before a restart, and the operation cannot be finished: %s. Bring that back as it was, or look for the volume in the storage system and end the operation with \"csi-provisioner operations forget\"",
 		driver, volumeName, why)}
 }
 
@@ -71,11 +71,20 @@ func eventLeftBehind(driver, volumeName string) event {
 		driver, volumeName)}
 }
 
-// eventLeft is for a claim that another node has begun to make a volume for.
-func eventLeft(node, other string) event {
-	return event{kind: corev1.EventTypeWarning, reason: "ProvisioningFailed", text: fmt.Sprintf(
-		"Node %q waits for node %q, which has begun to make a volume for this claim and must finish or give it up. If that node is gone for good, use --node-deployment-cleanup or take the marker off as told under \"Markers\" in the deployment guide",
-		node, other)}
+// eventForgotten is for an operation that a person has ended. volumeID is the driver's handle, "" when it is not known.
+func eventForgotten(driver, volumeName, volumeID string) event {
+	volume := fmt.Sprintf("a volume %q", volumeName)
+	if volumeID != "" {
+		volume += fmt.Sprintf(" with the handle %q", volumeID)
+	}
+	return event{kind: corev1.EventTypeWarning, reason: "OperationForgotten", text: fmt.Sprintf(
+		"The CreateVolume operation for this claim was ended by hand. Driver %s may have %s that no PersistentVolume stands for", driver, volume)}
+}
+
+// eventUnprotected is for an operation that cannot be recorded, whatever is waited for.
+func eventUnprotected(err error) event {
+	return event{kind: corev1.EventTypeWarning, reason: "OperationNotRecorded", aside: true, text: fmt.Sprintf(
+		"The CreateVolume operation is not recorded in a Lease; if this process is killed during the call, a volume may be left behind: %v", err)}
 }
 
 func eventDeleteFailed(err error) event {

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/nodelocal"
+	"github.com/csi-sidecars/external-provisioner/pkg/operations"
 	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
 	"github.com/csi-sidecars/external-provisioner/pkg/volume"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
@@ -83,11 +84,11 @@ type ClaimExplanation struct {
 
 // The stages of a claim.
 const (
-	stageMarker = "marker"
-	stageTurn   = "turn"
-	stageNode   = "node"
-	stageResume = "resume"
-	stagePlan   = "plan"
+	stageOperation = "operation"
+	stageTurn      = "turn"
+	stageNode      = "node"
+	stageResume    = "resume"
+	stagePlan      = "plan"
 )
 
 // ExplainClaim tells what the controller would do about the claim now, by the code that does it. It writes nothing, reads
@@ -105,27 +106,40 @@ func (c *Controller) ExplainClaim(ctx context.Context, namespace, name string) (
 	}
 	e := &ClaimExplanation{Claim: claim}
 	class := c.cfg.Cache.Class(volume.ClassName(claim))
-	state, m, err := readMarker(claim, c.cfg.Settings.Driver)
+	op, err := c.operationInFlight(ctx, claim)
 	switch {
-	case state == marked && c.inherits(m) && hasMarkerFinalizer(claim):
-		return e, c.explainResume(ctx, e, class, &m)
-	case state == marked && c.inherits(m):
-		e.notef("The marker of the claim is removed first: somebody has taken off its finalizer %s, which ends the create that it speaks of.", wellknown.FinalizerProvisioningInProgress)
-	case state == mismarked && c.cfg.Settings.ours(claim):
-		e.notef("The marker of the claim is removed first, because it is not about it: %v.", err)
-	case state == foreign:
-		e.notef("Driver %q has marked the claim: it may be making a volume for it.", m.Driver)
+	case err != nil:
+		e.notef("Whether a CreateVolume operation for the claim is in flight is not known: %v.", err)
+	case op != nil:
+		return e, c.explainResume(e, *op)
 	}
 	return e, c.explainTurn(ctx, e, class)
 }
 
+// operationInFlight returns the recorded operation of the claim, nil if there is none.
+func (c *Controller) operationInFlight(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*operations.Operation, error) {
+	if c.cfg.Operations == nil {
+		return nil, nil //nolint:nilnil // nothing is recorded
+	}
+	records, err := operations.List(ctx, *c.cfg.Operations)
+	if err != nil {
+		return nil, err
+	}
+	for _, record := range records {
+		if record.Operation != nil && record.Operation.Claim.UID == claim.UID {
+			return record.Operation, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // none
+}
+
 // explainTurn is for a claim of which no create is outstanding.
 func (c *Controller) explainTurn(ctx context.Context, e *ClaimExplanation, class *storagev1.StorageClass) error {
-	e.stage(stageMarker, []string{"no create is in progress or left unfinished"})
-	e.reached(stageMarker, 1, "")
+	e.stage(stageOperation, []string{"no CreateVolume operation is in flight or left unfinished"})
+	e.reached(stageOperation, 1, "")
 	e.stage(stageTurn, names(turnChecks, func(t turnCheck) string { return t.name }))
 	if c.cfg.Node != nil {
-		e.stage(stageNode, []string{"no other node has begun a create for the claim", "the claim is for this node", "the node has room, where nodes compete for the claim"})
+		e.stage(stageNode, []string{"the claim is for this node", "the node has room, where nodes compete for the claim"})
 	}
 	e.stage(stagePlan, names(steps, func(s step) string { return s.name }))
 
@@ -138,7 +152,7 @@ func (c *Controller) explainTurn(ctx context.Context, e *ClaimExplanation, class
 	}
 	e.reached(stageTurn, len(turnChecks), "")
 	if c.cfg.Node == nil {
-		return c.explainPlan(e, c.gather(ctx, e.Claim, class, nil), AnswerCreate)
+		return c.explainPlan(e, c.gather(ctx, e.Claim, class), AnswerCreate)
 	}
 	return c.explainNode(ctx, e, class)
 }
@@ -146,24 +160,18 @@ func (c *Controller) explainTurn(ctx context.Context, e *ClaimExplanation, class
 // explainNode is for a claim whose turn it is, in node deployment.
 func (c *Controller) explainNode(ctx context.Context, e *ClaimExplanation, class *storagev1.StorageClass) error {
 	s, here := c.standTo(ctx, e.Claim, class), c.cfg.Node.name()
-	if s.other != "" {
-		e.reached(stageNode, 0, fmt.Sprintf("node %q has, and this is node %q", s.other, here))
-		e.Answer = AnswerNothing
-		e.notef("Only node %q can finish it or give it up.", s.other)
-		return nil
-	}
 	switch s.verdict {
 	case nodelocal.Owned:
-		e.reached(stageNode, 3, "")
-		return c.explainPlan(e, c.gather(ctx, e.Claim, class, nil), AnswerCreate)
+		e.reached(stageNode, 2, "")
+		return c.explainPlan(e, c.gather(ctx, e.Claim, class), AnswerCreate)
 	case nodelocal.Compete:
 		if c.cfg.Node.Room != nil && !c.hasRoom(ctx, e.Claim, class) {
-			e.reached(stageNode, 2, "its driver answers GetCapacity with less than the claim asks for")
+			e.reached(stageNode, 1, "its driver answers GetCapacity with less than the claim asks for")
 			e.Answer = AnswerNothing
 			e.notef("The node asks again by itself.")
 			return nil
 		}
-		e.reached(stageNode, 3, "")
+		e.reached(stageNode, 2, "")
 		e.notef("No node is selected: after a wait the node asks its driver for the room (GetCapacity), and writes its name on the claim if there is enough and no other node was first.")
 		return c.explainPlan(e, c.gatherFor(ctx, e.Claim, class, placement{node: here}), AnswerCompete)
 	case nodelocal.NotOurs:
@@ -171,40 +179,39 @@ func (c *Controller) explainNode(ctx context.Context, e *ClaimExplanation, class
 	e.Answer = AnswerNothing
 	switch selected := e.Claim.Annotations[wellknown.AnnSelectedNode]; {
 	case selected != "":
-		e.reached(stageNode, 1, fmt.Sprintf("its selected node is %q, and this is node %q", selected, here))
+		e.reached(stageNode, 0, fmt.Sprintf("its selected node is %q, and this is node %q", selected, here))
 	case s.unreachable != nil:
 		if unread(s.unreachable) {
 			return fmt.Errorf("cannot tell whether node %q may have the volume: %w", here, s.unreachable)
 		}
-		e.reached(stageNode, 1, s.unreachable.Error())
+		e.reached(stageNode, 0, s.unreachable.Error())
 	default:
-		e.reached(stageNode, 1, "no node is selected, and nodes do not compete for the claims of its class")
+		e.reached(stageNode, 0, "no node is selected, and nodes do not compete for the claims of its class")
 	}
 	return nil
 }
 
-// explainResume is for a claim whose marker says that a create may be outstanding.
-func (c *Controller) explainResume(ctx context.Context, e *ClaimExplanation, class *storagev1.StorageClass, m *marker) error {
-	e.stage(stageMarker, []string{"a create is in progress or left unfinished"})
-	e.reached(stageMarker, 1, "")
-	e.stage(stageResume, []string{
-		"no PersistentVolume stands for the volume yet", "the claim's class is as it was",
-	})
-	e.stage(stagePlan, names(steps, func(s step) string { return s.name }))
-	e.notef("The claim is marked: its volume may be in the making right now, or was when an earlier process ended. Nothing about the claim ends that, only the driver's answer or the PersistentVolume does.")
+// explainResume is for a claim whose operation is recorded.
+func (c *Controller) explainResume(e *ClaimExplanation, op operations.Operation) error {
+	e.stage(stageOperation, []string{"a CreateVolume operation is in flight or was left unfinished"})
+	e.reached(stageOperation, 1, "")
+	e.stage(stageResume, []string{"no PersistentVolume stands for the volume yet", "the secrets are those that the class gives"})
+	e.notef("The operation is recorded in a Lease. Nothing about the claim ends it, only the driver's answer, the PersistentVolume, or \"csi-provisioner operations forget\" does.")
 	e.Answer = AnswerNothing
 	if pv := c.volumeOf(e.Claim); pv != nil {
-		e.reached(stageResume, 0, fmt.Sprintf("PersistentVolume %s does; the marker is taken off", pv.Name))
+		e.reached(stageResume, 0, fmt.Sprintf("PersistentVolume %s does; the operation ends", pv.Name))
 		return nil
 	}
-	if why := m.stuckBy(volume.ClassName(e.Claim), class); why != "" {
+	if why := c.secretsChanged(op, e.Claim); why != "" {
 		e.reached(stageResume, 1, why)
 		e.Answer = AnswerRefuse
-		e.notef("It cannot be finished until the class is back, or somebody removes the volume and then the marker by hand.")
+		e.notef("An earlier process's operation is not finished until that is as it was. Else look for the volume in the storage system, and end the operation with \"csi-provisioner operations forget\".")
 		return nil
 	}
 	e.reached(stageResume, 2, "")
-	return c.explainPlan(e, c.gather(ctx, e.Claim, class, m), AnswerResume)
+	e.Answer, e.Plan, e.SourceProtected = AnswerResume, planOf(op), true
+	c.noteCall(e)
+	return nil
 }
 
 // explainPlan runs the steps of a plan; good is the answer when all pass.

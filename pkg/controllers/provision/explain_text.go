@@ -86,12 +86,8 @@ func (c *Controller) noteCall(e *ClaimExplanation) {
 	if ref := plan.Secrets.Provisioner; ref != nil {
 		e.notef("Before the call, secret %s/%s is read for it; that it exists was not checked here.", ref.Namespace, ref.Name)
 	}
-	switch delay := c.cfg.MarkerDelay; {
-	case e.Answer == AnswerResume: // it is marked already
-	case delay == 0:
-		e.notef("Before the call, the claim is marked.")
-	case delay > 0:
-		e.notef("If the call takes longer than %s, the claim is marked meanwhile.", delay)
+	if c.cfg.Operations != nil && !c.cfg.Operations.ReadOnly && e.Answer != AnswerResume {
+		e.notef("Before the call, the operation is recorded in a Lease.")
 	}
 	form := ""
 	if plan.Translated {

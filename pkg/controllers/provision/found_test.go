@@ -41,7 +41,7 @@ func (w *world) vanish(key string) {
 // The API server takes a PersistentVolume, and the answer is lost. Before the create is repeated, the claim goes and the
 // volume is deleted. Then the PersistentVolume is not created again for the volume that is gone.
 func TestALostAnswerCreatesNoPVForADeletedVolume(t *testing.T) {
-	inWorld(t, func(cfg *Config) { cfg.MarkerDelay = -1 }, func(t *testing.T, w *world) {
+	inWorld(t, func(cfg *Config) { cfg.Operations = nil }, func(t *testing.T, w *world) {
 		begin, tries := time.Now(), 0
 		w.intercept("create", "persistentvolumes", func(action clienttesting.Action) (bool, runtime.Object, error) {
 			tries++
@@ -144,8 +144,8 @@ func TestAVolumeOutlivesItsFormerPV(t *testing.T) {
 				if tc.inUse {
 					return
 				}
-				if n := len(w.c.creates.where(create.outstanding)); n != 1 || w.live("c") == nil {
-					t.Fatalf("%d creates are outstanding, claim %v", n, w.live("c"))
+				if n := len(w.c.creates.where(create.outstanding)); n != 1 || !w.recorded("c") {
+					t.Fatalf("%d creates are outstanding, recorded %v", n, w.recorded("c"))
 				}
 				w.vanish(key)
 				w.pass(time.Minute)
@@ -167,8 +167,8 @@ func TestASnapshotIsReleasedWhenThePVIsFound(t *testing.T) {
 				w.driver.answers(madeInBad, answer{after: time.Hour})
 				w.put(restore("a").Obj())
 				w.pass(500 * time.Millisecond)
-				if !protects(t, snapshots) || !w.marked("a") {
-					t.Fatalf("protected %v, marked %v", protects(t, snapshots), w.marked("a"))
+				if !protects(t, snapshots) || !w.recorded("a") {
+					t.Fatalf("protected %v, recorded %v", protects(t, snapshots), w.recorded("a"))
 				}
 				if restarted {
 					w.die()
@@ -178,8 +178,8 @@ func TestASnapshotIsReleasedWhenThePVIsFound(t *testing.T) {
 					w.start()
 				}
 				w.pass(10 * time.Second)
-				if protects(t, snapshots) || w.marked("a") {
-					t.Errorf("protected %v, marked %v", protects(t, snapshots), w.marked("a"))
+				if protects(t, snapshots) || w.recorded("a") {
+					t.Errorf("protected %v, recorded %v", protects(t, snapshots), w.recorded("a"))
 				}
 			})
 		})

@@ -16,21 +16,15 @@ import (
 // placement is the node that a volume is for, and what else is known of it.
 type placement struct {
 	node string
-	// hint is the node's segment as an earlier process knew it; nil if none did.
+	// hint is a segment that an earlier process has asked for first; nil if none did.
 	hint map[string]string
 	// outstanding says that an earlier call may be at work.
 	outstanding bool
 }
 
-// gather reads all that the decision about the claim rests on, each thing once, and writes nothing. resumed
-// is what an earlier process left on the claim, nil if nothing.
-func (c *Controller) gather(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, resumed *marker) Facts {
-	where := placement{node: volume.SelectedNode(claim)}
-	if resumed != nil {
-		// The call that may be running was made for that node, whatever the claim says by now.
-		where = placement{node: resumed.Node, hint: resumed.Segment, outstanding: true}
-	}
-	return c.gatherFor(ctx, claim, class, where)
+// gather reads all that the decision about the claim rests on, each thing once, and writes nothing.
+func (c *Controller) gather(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) Facts {
+	return c.gatherFor(ctx, claim, class, placement{node: volume.SelectedNode(claim)})
 }
 
 func (c *Controller) gatherFor(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, where placement) Facts {

@@ -11,6 +11,9 @@ import (
 // two claims have one volume name, or it is about to be deleted. It must not get a second one, and must not be deleted.
 var errVolumeInUse = errors.New("the driver answered with a volume that is in use")
 
+// errExtraVolume says that the claim has another volume by now, made by another process: this one must be deleted.
+var errExtraVolume = errors.New("the claim has another volume")
+
 // HandleOf returns a function that returns the handle by which the driver knows the volume of a PersistentVolume, also of
 // one of an in-tree plugin; translator may be nil. The handle is "" for the volume of another driver, and for one that
 // cannot be translated. The function may be called concurrently if the translator may.

@@ -117,8 +117,8 @@ func TestACleanUpSparesVolumesInUse(t *testing.T) {
 					t.Errorf("events: %v", w.events.having())
 				}
 				cr, _ := w.c.creates.get("uid-of-c")
-				if failed := strings.HasPrefix(name, "the look fails"); cr.proto.unanswered != failed || w.marked("c") != failed {
-					t.Errorf("unanswered %v, marked %v", cr.proto.unanswered, w.marked("c"))
+				if failed := strings.HasPrefix(name, "the look fails"); cr.proto.unanswered != failed || w.recorded("c") != failed {
+					t.Errorf("unanswered %v, recorded %v", cr.proto.unanswered, w.recorded("c"))
 				}
 			})
 		})

@@ -21,7 +21,7 @@ type metrics struct {
 	claims, volumes *series
 
 	saveFailed     prometheus.Counter
-	markersRefused *prometheus.CounterVec
+	extraVolumes   prometheus.Counter
 	endToEnd       *prometheus.HistogramVec
 	attemptsFailed *prometheus.CounterVec
 	claimsIgnored  *prometheus.CounterVec
@@ -38,10 +38,10 @@ func newMetrics(registerer prometheus.Registerer, unanswered func() float64, obj
 			Subsystem: "controller", Name: "persistentvolume_save_failed_total",
 			Help: "Tries to save the PersistentVolume of a volume that was made, which the API server refused or did not answer.",
 		}),
-		markersRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Subsystem: "controller", Name: "provisioning_markers_refused_total",
-			Help: "Claims that could not be marked while a volume was being made for them, by the API server's reason.",
-		}, []string{"reason"}),
+		extraVolumes: prometheus.NewCounter(prometheus.CounterOpts{
+			Subsystem: "controller", Name: "extra_volumes_deleted_total",
+			Help: "Volumes that were deleted because another process had made the claim's volume meanwhile.",
+		}),
 		endToEnd: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Subsystem: "controller", Name: "persistentvolumeclaim_end_to_end_seconds", Buckets: endToEndBuckets,
 			Help: "Time from the creation of a claim, or from the selection of its node when its class waits for that, until its PersistentVolume was saved, all attempts and waits together. " +
@@ -68,7 +68,7 @@ func newMetrics(registerer prometheus.Registerer, unanswered func() float64, obj
 	for _, collector := range []prometheus.Collector{
 		m.PersistentVolumeClaimProvisionTotal, m.PersistentVolumeClaimProvisionFailedTotal, m.PersistentVolumeClaimProvisionDurationSeconds,
 		m.PersistentVolumeDeleteTotal, m.PersistentVolumeDeleteFailedTotal, m.PersistentVolumeDeleteDurationSeconds,
-		m.saveFailed, m.markersRefused, outstanding, m.endToEnd, m.attemptsFailed, m.claimsIgnored,
+		m.saveFailed, m.extraVolumes, outstanding, m.endToEnd, m.attemptsFailed, m.claimsIgnored,
 	} {
 		if err := registerer.Register(collector); err != nil {
 			return nil, err
@@ -158,6 +158,9 @@ func (m *metrics) ignored(claim *corev1.PersistentVolumeClaim, why unserved) {
 
 // served counts a claim whose PersistentVolume has just been saved.
 func (m *metrics) served(claim *corev1.PersistentVolumeClaim, plan *Plan) {
+	if claim.CreationTimestamp.IsZero() {
+		return // an earlier process has begun, and the claim is gone
+	}
 	// The clock of the API server may be ahead of ours.
 	took := max(0, time.Since(waitingSince(claim, plan.Class)))
 	m.claims.countClass(plan.Class.Name, func(class string) {

@@ -1,28 +1,15 @@
 package provision
 
 import (
-	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/outcome"
-	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
-	"github.com/csi-sidecars/external-provisioner/test/fixture"
 )
 
 // The model: one claim, one driver, one process at a time, and everything that may happen to them, one step after the
-// other, in every order. What is decided by protocol.after, readMarker, setMarker and clearMarker is decided by these
-// very functions.
-
-// presence is what is left of the claim.
-type presence int
-
-const (
-	living      presence = iota
-	terminating          // deleted, held by our marker
-	gone
-)
+// other, in every order. What is decided by protocol.after is decided by this very function.
 
 // backend is what the storage system has.
 type backend int
@@ -37,17 +24,18 @@ const (
 type memory int
 
 const (
-	blank   memory = iota // nothing outstanding
-	calling               // a call runs
-	waiting               // unanswered, in back-off
-	unsaved               // the driver said OK, the PersistentVolume is not saved
+	blank     memory = iota // nothing outstanding
+	recorded1               // the operation is recorded, no call was made
+	calling                 // a call runs
+	waiting                 // unanswered, in back-off
+	unsaved                 // the driver said OK, the PersistentVolume is not saved
 )
 
 // state is one moment of the model. It is comparable, and zero at the beginning but for the mode.
 type state struct {
-	mode    markingMode
-	claim   presence
-	marked  bool // finalizer and annotation are on the claim
+	mode    recordMode
+	gone    bool // the claim was deleted; nothing of ours holds it
+	lease   bool // a Lease says the operation
 	bound   bool // the PersistentVolume was saved for this claim, which needs no other
 	backend backend
 	pv      bool // a PersistentVolume stands for the volume
@@ -55,27 +43,21 @@ type state struct {
 	dead     bool
 	mem      memory
 	proto    protocol // since is always epoch or zero
-	wanted   bool     // the marker shall be on the claim
-	refused  bool     // the API server does not add it any more
 	deleting bool     // DeleteVolume is done, the PersistentVolume still there
 	lies     int      // final errors in a row to calls that counted, while the backend was at work or had the volume
 	told     bool     // an event names the volume, and asks people to look after it
 }
 
-type markingMode int
+type recordMode int
 
 const (
-	byDefault markingMode = iota
-	strict
-	never
+	recording   recordMode = iota
+	unprotected            // --operation-leases=false, or the right is missing
 )
 
 const modelTimeout = 10 * time.Second
 
-var (
-	epoch     = time.Unix(1000, 0)
-	modelMark = marker{UID: "u", Driver: driverName, Class: "k"}
-)
+var epoch = time.Unix(1000, 0)
 
 // move is one thing that may happen next.
 type move struct {
@@ -92,7 +74,6 @@ func (s state) moves() []move {
 		}
 		n := s
 		change(&n)
-		n.settle()
 		list = append(list, move{name, n})
 	}
 	s.usersMoves(can)
@@ -105,8 +86,11 @@ func (s state) moves() []move {
 type option func(name string, possible bool, change func(n *state))
 
 func (s state) usersMoves(can option) {
-	can("the claim is deleted", s.claim == living, func(n *state) { n.claim = terminating })
+	can("the claim is deleted", !s.gone, func(n *state) { n.gone = true })
 	can("people look after the volume", s.told && s.mem == blank, func(n *state) { n.backend, n.told = nothing, false })
+	can("a person ends the operation", s.lease && s.mem == waiting, func(n *state) {
+		n.lease, n.mem, n.proto, n.told = false, blank, protocol{}, true
+	})
 }
 
 // driversMoves happen in the storage system without anybody asking.
@@ -119,24 +103,23 @@ func (s state) processMoves(can option) {
 	alive := !s.dead
 	can("the process is killed", alive, func(n *state) { n.die() })
 	// A stop drains: it ends when nothing is left that only this process knows.
-	can("the process has stopped", alive && (s.mem == blank || (s.mem == waiting && s.marked)), func(n *state) { n.die() })
+	can("the process has stopped", alive && (s.mem == blank || (s.mem == waiting && s.lease)), func(n *state) { n.die() })
 	can("a process starts", s.dead, func(n *state) { n.start() })
-	// The first call is for a claim that lives and needs a volume; with strict marking for one that is marked.
-	can("strict marking is asked for", alive && s.mode == strict && s.mem == blank && s.claim == living && !s.bound && !s.pv && !s.wanted,
-		func(n *state) { n.wanted = true })
-	can("a first call starts", alive && s.mem == blank && s.claim == living && !s.bound && !s.pv && (s.mode != strict || (s.wanted && s.marked)),
-		func(n *state) { n.call() })
+	// The first call is for a claim that lives and needs a volume, and when its operation is recorded.
+	needed := alive && s.mem == blank && !s.gone && !s.bound && !s.pv
+	can("the operation is recorded", needed && s.mode == recording && !s.lease, func(n *state) { n.lease, n.mem = true, recorded1 })
+	can("the Lease of the last operation says the next one", needed && s.mode == recording && s.lease, func(n *state) { n.mem = recorded1 })
+	can("a first call starts", alive && s.mem == recorded1 || needed && s.mode == unprotected, func(n *state) { n.call() })
+	can("the claim has changed, and no call is made", alive && s.mem == recorded1, func(n *state) { n.mem = blank })
 	can("the call is repeated", alive && s.mem == waiting && !s.pv, func(n *state) { n.call() })
-	can("the delay has passed", alive && s.mode == byDefault && s.mem != blank && !s.wanted, func(n *state) { n.wanted = true })
-	can("the marker is written", alive && s.wanted && !s.marked && !s.refused && s.claim != gone, func(n *state) { n.write() })
-	can("the marker is removed", alive && !s.wanted && s.marked, func(n *state) { n.remove() })
+	can("the Lease says the operation no more", alive && s.lease && s.mem == blank, func(n *state) { n.lease = false })
 	can("the PersistentVolume is saved", alive && s.mem == unsaved, func(n *state) {
-		n.mem, n.proto, n.pv, n.bound, n.wanted = blank, protocol{}, true, true, false
+		n.mem, n.proto, n.pv, n.bound = blank, protocol{}, true, true
 	})
 	can("the PersistentVolume is found", alive && s.mem == waiting && s.pv, func(n *state) {
-		n.mem, n.proto, n.bound, n.wanted = blank, protocol{}, true, false
+		n.mem, n.proto, n.bound = blank, protocol{}, true
 	})
-	can("the volume is deleted", alive && s.pv && !s.deleting && s.claim == gone && s.mem == blank, func(n *state) { n.backend, n.deleting = nothing, true })
+	can("the volume is deleted", alive && s.pv && !s.deleting && s.gone && s.mem == blank && !s.lease, func(n *state) { n.backend, n.deleting = nothing, true })
 	can("the PersistentVolume is removed", alive && s.deleting, func(n *state) { n.pv, n.deleting = false, false })
 }
 
@@ -194,7 +177,7 @@ func (s *state) ended(c call, spaced bool) {
 	if spaced {
 		c.start = epoch.Add(modelTimeout)
 	}
-	next, end := s.proto.after(c, modelTimeout, s.claim != living)
+	next, end := s.proto.after(c, modelTimeout, s.gone)
 	if !next.since.IsZero() {
 		next.since = epoch
 	}
@@ -203,61 +186,25 @@ func (s *state) ended(c call, spaced bool) {
 		s.lies = 0
 	}
 	if end != goesOn {
-		s.mem, s.wanted, s.told = blank, false, s.told || end == leftBehind
+		s.mem, s.told = blank, s.told || end == leftBehind
 		return
 	}
 	s.mem = waiting
-	s.wanted = s.mode != never || s.marked
 }
 
 func (s *state) die() {
-	s.dead, s.mem, s.proto, s.wanted, s.refused, s.lies = true, blank, protocol{}, false, false, 0
+	s.dead, s.mem, s.proto, s.lies = true, blank, protocol{}, 0
 }
 
-// start is the beginning of a process: the claim says what is outstanding.
+// start is the beginning of a process: the Lease says what is outstanding, also what has ended.
 func (s *state) start() {
 	s.dead = false
-	if s.claim == gone {
-		return
-	}
-	claim := fixture.Claim("c").UID("u").Obj()
-	if s.marked {
-		setMarker(claim, modelMark.encode())
-	}
-	if found, _, _ := readMarker(claim, driverName); found == marked {
-		s.mem, s.proto, s.wanted = waiting, takenOver(epoch), true
-	}
-}
-
-// write is one write of the marker, as the API server takes it.
-func (s *state) write() {
-	claim := fixture.Claim("c").UID("u").Obj()
-	setMarker(claim, modelMark.encode())
-	if s.claim == terminating {
-		s.refused = true // no finalizer is added to what goes
-		return
-	}
-	s.marked = slices.Contains(claim.Finalizers, wellknown.FinalizerProvisioningInProgress)
-}
-
-func (s *state) remove() {
-	claim := fixture.Claim("c").UID("u").Obj()
-	setMarker(claim, modelMark.encode())
-	clearMarker(claim)
-	s.marked = slices.Contains(claim.Finalizers, wellknown.FinalizerProvisioningInProgress)
-}
-
-// settle is what Kubernetes does at once: a claim that is deleted and not held is gone.
-func (s *state) settle() {
-	if s.claim == terminating && !s.marked {
-		s.claim = gone
-	}
-	if s.claim == gone && s.mem != blank {
-		s.refused = true
+	if s.lease {
+		s.mem, s.proto = waiting, takenOver(epoch)
 	}
 }
 
 // remembered reports whether the volume, if there is or may be one, is known to somebody.
 func (s state) remembered() bool {
-	return s.backend == nothing || s.pv || s.marked || s.told || (!s.dead && s.mem != blank)
+	return s.backend == nothing || s.pv || s.lease || s.told || (!s.dead && s.mem != blank)
 }

@@ -15,7 +15,7 @@ type model struct {
 	order []state
 }
 
-func explore(mode markingMode) *model {
+func explore(mode recordMode) *model {
 	begin := state{mode: mode}
 	m := &model{from: map[state]move{begin: {}}, next: map[state][]state{}, order: []state{begin}}
 	for i := 0; i < len(m.order); i++ {
@@ -44,16 +44,7 @@ func (m *model) way(s state) []string {
 
 // window names the moment at which a process died that alone knew of a volume.
 func window(before state) string {
-	where := map[memory]string{calling: "in a call", waiting: "unanswered", unsaved: "before the PersistentVolume is saved"}[before.mem]
-	switch {
-	case before.mode == never:
-		return where
-	case before.claim == gone:
-		return where + ", the claim was deleted before it was marked"
-	case !before.wanted:
-		return where + ", before the delay has passed"
-	}
-	return where + ", the marker is on its way"
+	return map[memory]string{calling: "in a call", waiting: "unanswered", unsaved: "before the PersistentVolume is saved"}[before.mem]
 }
 
 // windows returns the moments at which a kill loses a volume, each with the shortest story.
@@ -75,26 +66,16 @@ func (m *model) windows() map[string][]string {
 	return found
 }
 
-// The invariant of crash safety: a volume that exists, or may come to exist, has a PersistentVolume, or a marked
-// claim, or a process that remembers it, or an event that asks people to look after it.
+// The invariant of crash safety: a volume that exists, or may come to exist, has a PersistentVolume, or a Lease that says its
+// operation, or a process that remembers it, or an event that asks people to look after it.
 func TestNoVolumeIsForgotten(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		mode markingMode
+		mode recordMode
 		want []string // the windows of a kill in which it does not hold
 	}{
-		"with strict marking there is no window": {strict, nil},
-		"by default only before the marker is there": {byDefault, []string{
-			"before the PersistentVolume is saved, before the delay has passed",
-			"before the PersistentVolume is saved, the claim was deleted before it was marked",
-			"before the PersistentVolume is saved, the marker is on its way",
-			"in a call, before the delay has passed",
-			"in a call, the claim was deleted before it was marked",
-			"in a call, the marker is on its way",
-			"unanswered, the claim was deleted before it was marked",
-			"unanswered, the marker is on its way",
-		}},
-		"without markers all that a process knows": {never, []string{"before the PersistentVolume is saved", "in a call", "unanswered"}},
+		"with Leases there is no window":          {recording, nil},
+		"without Leases all that a process knows": {unprotected, []string{"before the PersistentVolume is saved", "in a call", "unanswered"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -116,8 +97,12 @@ func TestNoVolumeIsForgotten(t *testing.T) {
 						t.Fatalf("a living process forgets: %q, then %+v", m.way(s), after)
 					}
 				}
-				if tc.mode == strict && s.backend != nothing && !s.pv && !s.marked && !s.told {
-					t.Fatalf("a volume without PersistentVolume, marker and event: %q", m.way(s))
+				if tc.mode == recording && s.backend != nothing && !s.pv && !s.lease && !s.told {
+					t.Fatalf("a volume without PersistentVolume, Lease and event: %q", m.way(s))
+				}
+				// A Lease that says a deleted volume's operation would bring that volume back.
+				if s.deleting && s.lease {
+					t.Fatalf("a volume was deleted while a Lease says its operation: %q", m.way(s))
 				}
 			}
 		})
@@ -125,10 +110,10 @@ func TestNoVolumeIsForgotten(t *testing.T) {
 }
 
 // From wherever it got to, the story can end well, if it was not in a window: without claim, volume, PersistentVolume
-// and marker. And a claim that goes is never held for nothing.
+// and operation.
 func TestEveryStoryCanEnd(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []markingMode{byDefault, strict, never} {
+	for _, mode := range []recordMode{recording, unprotected} {
 		m := explore(mode)
 		before := map[state][]state{}
 		for s, after := range m.next {
@@ -139,7 +124,7 @@ func TestEveryStoryCanEnd(t *testing.T) {
 		ends := map[state]bool{}
 		var queue []state
 		for _, s := range m.order {
-			if s.claim == gone && s.backend == nothing && !s.pv && !s.dead && s.mem == blank {
+			if s.gone && s.backend == nothing && !s.pv && !s.lease && !s.dead && s.mem == blank {
 				ends[s] = true
 				queue = append(queue, s)
 			}
@@ -155,7 +140,7 @@ func TestEveryStoryCanEnd(t *testing.T) {
 			}
 		}
 		for _, s := range m.order {
-			lost := s.claim == gone && s.backend == volume1 && !s.remembered()
+			lost := s.gone && s.backend == volume1 && !s.remembered()
 			if ends[s] == lost {
 				t.Fatalf("mode %d: can end %v, lost %v: %q", mode, ends[s], lost, m.way(s))
 			}

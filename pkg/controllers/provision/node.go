@@ -53,8 +53,6 @@ type stand struct {
 	verdict nodelocal.Verdict
 	// unreachable is why the class rules this node out, where nothing else did; nil otherwise.
 	unreachable error
-	// other is the node that has begun a create for the claim, when that is another one; then the verdict waits.
-	other string
 }
 
 // standTo decides how this node stands to the claim; only called in node deployment.
@@ -77,7 +75,7 @@ func (c *Controller) standTo(ctx context.Context, claim *corev1.PersistentVolume
 		}
 	}
 	verdict, err := nodelocal.Judge(question)
-	return stand{verdict: verdict, unreachable: err, other: otherNode(claim, c.cfg.Settings.Driver, node.Local.Name())}
+	return stand{verdict: verdict, unreachable: err}
 }
 
 // own decides whether this node serves the claim. It returns true when it does; otherwise the verdict says when
@@ -90,10 +88,6 @@ func (c *Controller) own(ctx context.Context, claim *corev1.PersistentVolumeClai
 	s := c.standTo(ctx, claim, class)
 	if s.unreachable != nil {
 		klog.FromContext(ctx).V(4).Info("This node is not among the allowed ones", "err", s.unreachable)
-	}
-	if s.other != "" {
-		node.Race.Forget(claim.UID)
-		return false, c.leave(ctx, claim, s.other, s.verdict)
 	}
 	switch s.verdict {
 	case nodelocal.Owned:
@@ -126,23 +120,6 @@ func (n *NodeDeployment) enter(uid types.UID, class *storagev1.StorageClass) tim
 	return n.Race.Enter(uid, time.Now(), nodelocal.OrderOf(uid, n.name(), n.Peers.Nodes()))
 }
 
-// leave leaves a claim to the node that has begun a create for it: whatever the claim says by now, only that node
-// knows whether there is a volume. The event of the marker's end brings the claim back.
-func (c *Controller) leave(ctx context.Context, claim *corev1.PersistentVolumeClaim, other string, verdict nodelocal.Verdict) loop.Verdict {
-	if verdict != nodelocal.Owned {
-		return loop.Done()
-	}
-	klog.FromContext(ctx).V(2).Info("Another node has begun a create for the claim and must end it", "node", other)
-	c.tell(claim, eventLeft(c.cfg.Node.Local.Name(), other))
-	return loop.After(stuckEvery)
-}
-
-// letGo reports whether another node has taken its marker off the claim.
-func (c *Controller) letGo(old, now *corev1.PersistentVolumeClaim) bool {
-	node := c.cfg.Node.name()
-	return otherNode(old, c.cfg.Settings.Driver, node) != "" && otherNode(now, c.cfg.Settings.Driver, node) == ""
-}
-
 // compete tries to become the owner, if there is room here.
 func (c *Controller) compete(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) loop.Verdict {
 	node, logger := c.cfg.Node, klog.FromContext(ctx)
@@ -160,8 +137,7 @@ func (c *Controller) compete(ctx context.Context, claim *corev1.PersistentVolume
 	var lost bool
 	name := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
 	_, err := cluster.UpdateClaim(ctx, c.cfg.Client, name, claim.UID, func(live *corev1.PersistentVolumeClaim) bool {
-		lost = live.Annotations[wellknown.AnnSelectedNode] != "" || live.Spec.VolumeName != "" || live.DeletionTimestamp != nil ||
-			otherNode(live, c.cfg.Settings.Driver, node.Local.Name()) != ""
+		lost = live.Annotations[wellknown.AnnSelectedNode] != "" || live.Spec.VolumeName != "" || live.DeletionTimestamp != nil
 		if lost {
 			return false
 		}
@@ -231,7 +207,7 @@ func (c *Controller) gatherForRoom(ctx context.Context, claim *corev1.Persistent
 // labels stay out: room is a matter of the class, as in what is published of it. A source that cannot be used is for the
 // owner to report; without it the claim's own size counts.
 func roomRequest(f Facts, s Settings) (*csi.CreateVolumeRequest, error) {
-	p := newPlan(f)
+	p := newPlan(f, s)
 	for _, do := range []func(Facts, Settings, *Plan) error{classTranslated, named, described, sized, placed, parametersStripped} {
 		if err := do(f, s, p); err != nil {
 			return nil, err

@@ -3,7 +3,6 @@ package provision
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -47,53 +46,6 @@ func onNode(cfg *Config) {
 	}
 	info := &csi.NodeGetInfoResponse{AccessibleTopology: &csi.Topology{Segments: map[string]string{"host": "here"}}}
 	cfg.Node = &NodeDeployment{Local: nodelocal.NewLocal(driverName, "here", info), Race: race, Room: roomy{}, ImmediateBinding: true}
-}
-
-func markerOfNode(uid, node string) string {
-	return fmt.Sprintf(`{"v":1,"uid":%q,"driver":%q,"node":%q}`, uid, driverName, node)
-}
-
-// markedBy builds a claim that the node's instance has begun a create for.
-func markedBy(node string) *fixture.ClaimBuilder {
-	return fixture.Claim("c").UID("u").Class("fast").For(driverName).
-		Finalizer(wellknown.FinalizerProvisioningInProgress).
-		Annotation(wellknown.AnnProvisioningInProgress, markerOfNode("u", node))
-}
-
-// A claim that another node has begun a create for is left to it, whether it is given to this node by now or to
-// nobody; when the marker goes, it is served like any other.
-func TestAClaimIsLeftToTheNodeThatHasMarkedIt(t *testing.T) {
-	t.Parallel()
-	for name, selected := range map[string]string{"given to this node": "here", "given to nobody": ""} {
-		t.Run(name, func(t *testing.T) {
-			inWorld(t, onNode, func(t *testing.T, w *world) {
-				claim := markedBy("there")
-				if selected != "" {
-					claim.SelectedNode(selected)
-				}
-				w.put(claim.Obj())
-				w.pass(time.Hour)
-				if n := len(w.driver.createCalls()); n != 0 {
-					t.Fatalf("%d calls for a claim of another node", n)
-				}
-				live := w.live("c")
-				if live.Annotations[wellknown.AnnProvisioningInProgress] != markerOfNode("u", "there") {
-					t.Fatalf("the marker of the other node: %v", live.Annotations)
-				}
-				if live.Annotations[wellknown.AnnSelectedNode] != selected {
-					t.Errorf("the claim was taken: %v", live.Annotations)
-				}
-				if told := w.events.having("there"); (len(told) > 0) != (selected != "") {
-					t.Errorf("told %q", told)
-				}
-				w.change("c", func(live *corev1.PersistentVolumeClaim) { clearMarker(live) })
-				w.pass(time.Minute)
-				if n := len(w.driver.createCalls()); n != 1 {
-					t.Errorf("%d calls after the marker has gone, want one", n)
-				}
-			})
-		})
-	}
 }
 
 // asked is a driver that notes what it is asked for.
@@ -226,36 +178,13 @@ func TestANodeTakesAPopulatorsClaim(t *testing.T) {
 	})
 }
 
-// The marker of another node is neither overwritten nor removed.
-func TestTheMarkerOfAnotherNodeIsNotTouched(t *testing.T) {
-	atDesk(t, markDelay, func(t *testing.T, d *desk) {
-		d.m.driver, d.m.node = driverName, "here"
-		d.m.want(d.ctx, d.cached, markerOfNode("u", "here"))
-		d.pass(time.Second)
-		d.says(markerOfNode("u", "here"))
-		// Behind our back the claim goes to another node, which marks it.
-		d.change("c", func(live *corev1.PersistentVolumeClaim) {
-			live.Annotations[wellknown.AnnProvisioningInProgress] = markerOfNode("u", "there")
-		})
-		d.m.end(d.ctx, "u")
-		d.pass(time.Minute)
-		d.says(markerOfNode("u", "there"))
-		if err := d.m.ensure(d.ctx, d.cached, markerOfNode("u", "here")); err == nil {
-			t.Error("the claim can be marked a second time")
-		}
-		d.pass(time.Minute)
-		d.says(markerOfNode("u", "there"))
-	})
-}
-
-// A node takes no claim that is bound, being deleted, taken or marked by now, whatever its cache shows.
+// A node takes no claim that is bound, being deleted or taken by now, whatever its cache shows.
 func TestANodeTakesNoClaimThatNeedsNone(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(live *corev1.PersistentVolumeClaim){
-		"it is bound":            func(live *corev1.PersistentVolumeClaim) { live.Spec.VolumeName = "another" },
-		"it is being deleted":    func(live *corev1.PersistentVolumeClaim) { live.DeletionTimestamp = &metav1.Time{Time: time.Now()} },
-		"another node has it":    func(live *corev1.PersistentVolumeClaim) { live.Annotations[wellknown.AnnSelectedNode] = "there" },
-		"another node marked it": func(live *corev1.PersistentVolumeClaim) { setMarker(live, markerOfNode("u", "there")) },
+		"it is bound":         func(live *corev1.PersistentVolumeClaim) { live.Spec.VolumeName = "another" },
+		"it is being deleted": func(live *corev1.PersistentVolumeClaim) { live.DeletionTimestamp = &metav1.Time{Time: time.Now()} },
+		"another node has it": func(live *corev1.PersistentVolumeClaim) { live.Annotations[wellknown.AnnSelectedNode] = "there" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, onNode, func(t *testing.T, w *world) {

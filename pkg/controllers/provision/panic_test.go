@@ -48,7 +48,7 @@ func (w *world) unlocked() {
 }
 
 // Wherever the work on a claim panics, it goes on later, and the process lives. When the claim goes meanwhile, the volume that
-// may have been made is not forgotten. Nothing else remembers it here: the claim carries no marker.
+// may have been made is not forgotten. Nothing else remembers it here.
 func TestAPanicForgetsNoVolume(t *testing.T) {
 	t.Parallel()
 	inDriver := func(*Config) func(w *world) {
@@ -66,7 +66,7 @@ func TestAPanicForgetsNoVolume(t *testing.T) {
 	} {
 		t.Run(name+", and the claim stays", func(t *testing.T) {
 			var begin func(w *world)
-			inWorld(t, func(cfg *Config) { cfg.MarkerDelay, begin = -1, prepare(cfg) }, func(t *testing.T, w *world) {
+			inWorld(t, func(cfg *Config) { cfg.Operations, begin = nil, prepare(cfg) }, func(t *testing.T, w *world) {
 				begin(w)
 				w.claim("c")
 				w.pass(10 * time.Millisecond)
@@ -83,7 +83,7 @@ func TestAPanicForgetsNoVolume(t *testing.T) {
 		})
 		t.Run(name+", and the claim goes", func(t *testing.T) {
 			var begin func(w *world)
-			inWorld(t, func(cfg *Config) { cfg.MarkerDelay, begin = -1, prepare(cfg) }, func(t *testing.T, w *world) {
+			inWorld(t, func(cfg *Config) { cfg.Operations, begin = nil, prepare(cfg) }, func(t *testing.T, w *world) {
 				begin(w)
 				claim := w.claim("c")
 				w.pass(10 * time.Millisecond)

@@ -41,6 +41,9 @@ type Plan struct {
 	Reschedulable bool
 	// Translated says that the PersistentVolume must be translated to its in-tree form.
 	Translated bool
+	// Identity and PublishReadonly are what the PersistentVolume will say of the process and of --controller-publish-readonly.
+	Identity        string
+	PublishReadonly bool
 	// VAC is the VolumeAttributesClass as read, nil if none. Read-only.
 	VAC *storagev1.VolumeAttributesClass
 }
@@ -59,7 +62,7 @@ func MakePlan(f Facts, s Settings) (*Plan, error) {
 
 // runSteps makes the plan and also tells how many steps passed: all of them, or those before the one that failed.
 func runSteps(f Facts, s Settings) (p *Plan, passed int, err error) {
-	p = newPlan(f)
+	p = newPlan(f, s)
 	for i := range steps {
 		if err := steps[i].do(f, s, p); err != nil {
 			return p, i, because(steps[i].refusal, err)
@@ -69,8 +72,11 @@ func runSteps(f Facts, s Settings) (p *Plan, passed int, err error) {
 }
 
 // newPlan returns the plan before its first step.
-func newPlan(f Facts) *Plan {
-	return &Plan{Claim: f.Claim, Class: f.Class, Source: f.Source, SelectedNode: f.SelectedNode, Request: &csi.CreateVolumeRequest{}}
+func newPlan(f Facts, s Settings) *Plan {
+	return &Plan{
+		Claim: f.Claim, Class: f.Class, Source: f.Source, SelectedNode: f.SelectedNode, Request: &csi.CreateVolumeRequest{},
+		Identity: s.Identity, PublishReadonly: s.PublishReadonly,
+	}
 }
 
 // step is one check, and what the plan gains by it. The name is for people, refusal for the metric of failures.

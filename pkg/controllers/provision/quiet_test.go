@@ -58,19 +58,19 @@ func TestQuietEventsOfAClaim(t *testing.T) {
 		"tries that are many":              {[]answer{final, final, final, final, final, final, final, final}, nil, []string{begun, refusal + toldAs(codes.Internal), stillC + toldAs(codes.Internal), succeeded}},
 		"a long call after a failure":      {[]answer{final, slow}, nil, []string{begun, refusal + toldAs(codes.Internal), stillC + forDriver + " again, after " + toldAs(codes.Internal), succeeded}},
 		"a call that ends within a minute": {[]answer{{after: 59 * time.Second}}, nil, []string{begun, succeeded}},
-		"no answers, and the claim goes, held by its marker": {[]answer{madeInBad, slow}, func(w *world) {
+		"no answers, and the claim is gone, while a Lease says its operation": {[]answer{madeInBad, slow}, func(w *world) {
 			claim := w.claim("c")
 			w.pass(100 * time.Millisecond)
 			w.remove(claim)
-		}, []string{begun, refusal + toldAs(codes.DeadlineExceeded), stillC + forDriver + " again, after " + toldAs(codes.DeadlineExceeded), succeeded}},
+		}, []string{begun, refusal + toldAs(codes.DeadlineExceeded)}},
 		"no answers, and the claim is gone": {[]answer{madeInBad, slow, {code: codes.Aborted}}, func(w *world) {
-			w.api.failing(forbidMarkers)
+			w.api.failing(forbidLeases)
 			claim := w.claim("c")
 			w.pass(100 * time.Millisecond)
 			w.remove(claim)
 		}, []string{begun, refusal + toldAs(codes.DeadlineExceeded)}},
 		"no answers, and the create ends when the claim is gone": {[]answer{noAnswer, final, final, final, final}, func(w *world) {
-			w.api.failing(forbidMarkers)
+			w.api.failing(forbidLeases)
 			claim := w.claim("c")
 			w.pass(100 * time.Millisecond)
 			w.remove(claim)
@@ -80,7 +80,7 @@ func TestQuietEventsOfAClaim(t *testing.T) {
 				if verb == "create" && resource == "persistentvolumes" {
 					return apierrors.NewInvalid(schema.GroupKind{Kind: "PersistentVolume"}, name, nil)
 				}
-				return forbidMarkers(verb, resource, name)
+				return forbidLeases(verb, resource, name)
 			})
 			claim := w.claim("c")
 			w.pass(100 * time.Millisecond)

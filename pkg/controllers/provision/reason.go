@@ -24,8 +24,8 @@ const (
 	// reasonSecret and reasonAttributes: the provisioner's secret, or the VolumeAttributesClass, cannot be used.
 	reasonSecret     reason = "SecretNotReady"
 	reasonAttributes reason = "AttributesClassNotReady"
-	// reasonNotMarked: the claim cannot be marked, and no call is made without that.
-	reasonNotMarked reason = "NotMarked"
+	// reasonNotRecorded: the operation is not recorded in a Lease yet, and no call is made before that.
+	reasonNotRecorded reason = "NotRecorded"
 	// reasonInvalid to reasonDriver are answers of the driver, or that there is none.
 	reasonInvalid  reason = "InvalidRequest"
 	reasonNoRoom   reason = "NoRoom"

@@ -50,18 +50,6 @@ func (c *Controller) release(ctx context.Context, plan *Plan) {
 	c.releaseSnapshot(ctx, plan.Source, plan.SourceUID)
 }
 
-// releaseSourceOf is release for a create that may have no plan: an earlier process has made the volume.
-func (c *Controller) releaseSourceOf(ctx context.Context, cr create) {
-	if cr.plan != nil {
-		c.release(ctx, cr.plan)
-		return
-	}
-	if ref, err := source.Of(cr.claim, c.cfg.Settings.CrossNamespace); err == nil {
-		const anyUID = ""
-		c.releaseSnapshot(ctx, ref, anyUID)
-	}
-}
-
 // releaseSnapshot removes our finalizer from the source, if that is a snapshot and no other claim needs it.
 func (c *Controller) releaseSnapshot(ctx context.Context, ref source.Reference, uid types.UID) {
 	if ref.Kind != source.Snapshot {

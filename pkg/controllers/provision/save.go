@@ -30,7 +30,6 @@ func (c *Controller) made(ctx context.Context, cr create, start time.Time) loop.
 	c.cfg.Observer.VolumeCreated(pv.Spec.StorageClassName, pv.Spec.NodeAffinity)
 	cr.calling, cr.busySince = false, time.Time{}
 	c.creates.put(cr)
-	c.markers.answered(cr.claim.UID)
 	switch err := c.create(ctx, pv); {
 	case errors.Is(err, errVolumeInUse):
 		c.metrics.failed(cr.claim, reasonBadVolume)
@@ -61,6 +60,9 @@ func (c *Controller) syncUnsaved(ctx context.Context, uid types.UID) loop.Verdic
 func (c *Controller) saveAgain(ctx context.Context, cr create) loop.Verdict {
 	ctx, span := c.claimSpan(ctx, spanSave, cr.claim)
 	defer span.End()
+	if verdict, ok := c.checkUnsaved(ctx, cr); !ok {
+		return verdict
+	}
 	err := c.create(ctx, cr.unsaved)
 	switch {
 	case err == nil:
@@ -72,10 +74,14 @@ func (c *Controller) saveAgain(ctx context.Context, cr create) loop.Verdict {
 		return loop.Done()
 	}
 	c.notSaved(ctx, cr, err)
-	if !c.givesUp(ctx, &cr, err) {
+	extra := errors.Is(err, errExtraVolume)
+	if !extra && !c.givesUp(ctx, &cr, err) {
 		return loop.Again()
 	}
 	err = c.abandon(ctx, cr)
+	if err == nil && extra {
+		c.metrics.extraVolumes.Inc()
+	}
 	if errors.Is(err, errVolumeInUse) {
 		_ = c.taken(ctx, cr, err)
 		return loop.Done()
@@ -85,6 +91,20 @@ func (c *Controller) saveAgain(ctx context.Context, cr create) loop.Verdict {
 		return loop.Again()
 	}
 	return loop.Done()
+}
+
+// checkUnsaved is checkOperation for a volume whose PersistentVolume is not saved. When the Lease cannot be read, nothing
+// speaks against another try.
+func (c *Controller) checkUnsaved(ctx context.Context, cr create) (loop.Verdict, bool) {
+	verdict, ok := c.checkOperation(ctx, cr)
+	if !ok && verdict == loop.Again() {
+		return verdict, true
+	}
+	if !ok {
+		c.claims.Add(cr.claim.UID)
+		return loop.Done(), false
+	}
+	return verdict, true
 }
 
 // givesUp reports whether the volume of cr is to be deleted, now that the API server has refused its PersistentVolume
@@ -133,6 +153,9 @@ func (c *Controller) create(ctx context.Context, pv *corev1.PersistentVolume) er
 		// The volume outlives this object and needs the next one.
 		return fmt.Errorf("PersistentVolume %s is being deleted and its volume is not: %w", pv.Name, err)
 	}
+	if live.DeletionTimestamp == nil && c.isOurs(live, pv.Spec.ClaimRef.UID, "") {
+		return fmt.Errorf("%w: PersistentVolume %s has the handle %q, not %q", errExtraVolume, pv.Name, c.handle(live), volumeID)
+	}
 	if live.Spec.CSI != nil && live.Spec.CSI.Driver == c.cfg.Settings.Driver && live.Spec.CSI.VolumeHandle == volumeID {
 		return fmt.Errorf("%w: PersistentVolume %s is being deleted or for another claim, and its volume with it", errVolumeInUse, pv.Name)
 	}
@@ -176,16 +199,13 @@ func (c *Controller) notSaved(ctx context.Context, cr create, err error) {
 	_ = c.pvAccess.Observe(ctx, "create", err) // for a stop; until then it is tried again in any case
 	klog.FromContext(ctx).Error(err, "Cannot save PersistentVolume, trying again", "PV", klog.KObj(cr.unsaved), "PVC", klog.KObj(cr.claim))
 	c.tell(cr.claim, eventSaveFailed(cr.unsaved, err))
-	if cr.plan != nil {
-		c.markers.want(ctx, cr.claim, c.markerOf(cr.plan).encode())
-	}
 }
 
 // saved ends a create: the PersistentVolume stands for the volume from here on.
 func (c *Controller) saved(ctx context.Context, cr create) {
 	pv := cr.unsaved
 	c.metrics.served(cr.claim, cr.plan)
-	c.markers.end(ctx, cr.claim.UID)
+	c.operations.End(cr.claim.UID)
 	klog.FromContext(ctx).V(2).Info("Saved PersistentVolume", "PV", klog.KObj(pv), "PVC", klog.KObj(cr.claim))
 	c.creates.put(create{claim: cr.claim, saved: pv.Name})
 	c.quiet.forget(cr.claim.UID)
@@ -197,9 +217,7 @@ func (c *Controller) saved(ctx context.Context, cr create) {
 	} else {
 		c.claims.Add(cr.claim.UID)
 	}
-	if cr.plan != nil {
-		c.release(ctx, cr.plan)
-	}
+	c.release(ctx, cr.plan)
 }
 
 // claimIsGone reports whether the API server says that the claim is not there.
@@ -224,7 +242,7 @@ func (c *Controller) abandon(ctx context.Context, cr create) error {
 		return err
 	}
 	klog.FromContext(ctx).Info("Deleted the volume of a PersistentVolume that cannot be saved", "PV", klog.KObj(cr.unsaved), "PVC", klog.KObj(cr.claim))
-	c.markers.end(ctx, cr.claim.UID)
+	c.operations.End(cr.claim.UID)
 	c.creates.drop(cr.claim.UID)
 	c.release(ctx, cr.plan)
 	return nil

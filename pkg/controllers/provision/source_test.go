@@ -49,11 +49,11 @@ func TestFinalErrorsKeepTheDeadlineOfTheirKind(t *testing.T) {
 				w.driver.answers(script...)
 				tc.begin(w)
 				w.pass(tc.end - time.Second)
-				if !w.marked("c") {
+				if !w.recorded("c") {
 					t.Error("ended too soon")
 				}
 				w.pass(2 * time.Second)
-				if w.marked("c") {
+				if w.recorded("c") {
 					t.Errorf("not ended after calls at %v", w.driver.at())
 				}
 			})

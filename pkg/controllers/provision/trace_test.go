@@ -72,7 +72,7 @@ func TestSpans(t *testing.T) {
 			w.die()
 			w.start()
 			w.pass(10 * time.Second)
-		}, []string{"  plan", "provision Background rpc error: code = Canceled desc = context canceled", "  plan", "provision Done"}},
+		}, []string{"  plan", "provision Background rpc error: code = Canceled desc = context canceled", "provision Done"}},
 		"a deletion that needs two calls": {func(w *world) {
 			w.driver.deletes = []answer{final}
 			w.put(fixture.PV("pv").UID("pv-uid").ProvisionedBy(driverName).Class("fast").Phase(corev1.VolumeReleased).BoundTo(claim().Obj()).Obj())

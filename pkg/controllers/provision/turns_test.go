@@ -210,8 +210,8 @@ func TestResumedCreatesKeepTheBound(t *testing.T) {
 		}
 		w.pass(500 * time.Millisecond)
 		w.die()
-		if !w.marked("a") || !w.marked("b") || !w.marked("c") {
-			t.Fatal("not all are marked")
+		if !w.recorded("a") || !w.recorded("b") || !w.recorded("c") {
+			t.Fatal("not all are recorded")
 		}
 		w.driver.answers(slowly(9)...)
 		w.driver.most = nil
@@ -229,8 +229,8 @@ func TestResumedCreatesKeepTheBound(t *testing.T) {
 			t.Errorf("calls %q, want one more of each and the new one last", log)
 		}
 		for _, name := range []string{"a", "b", "c", "new"} {
-			if w.pv("pvc-uid-of-"+name) == nil || w.marked(name) {
-				t.Errorf("%s has no PersistentVolume or is marked", name)
+			if w.pv("pvc-uid-of-"+name) == nil || w.recorded(name) {
+				t.Errorf("%s has no PersistentVolume or is recorded", name)
 			}
 		}
 		w.noTurnsLeft()
@@ -250,7 +250,7 @@ func (w *world) protectedOrigin(name string) {
 func TestAStopKeepsTheBound(t *testing.T) {
 	inWorld(t, atMost(1), func(t *testing.T, w *world) {
 		w.protectedOrigin("src")
-		w.api.failing(forbidMarkers)
+		w.api.failing(forbidLeases)
 		w.driver.answers(noStatus, noStatus, answer{after: 2 * time.Second}, answer{after: 2 * time.Second})
 		for _, name := range []string{"a", "b"} {
 			w.clone(name, "src")
@@ -274,7 +274,7 @@ func TestAStopKeepsTheBound(t *testing.T) {
 func TestAStopKeepsTheBoundBesideACall(t *testing.T) {
 	inWorld(t, atMost(1), func(t *testing.T, w *world) {
 		w.protectedOrigin("src")
-		w.api.failing(forbidMarkers)
+		w.api.failing(forbidLeases)
 		w.driver.answers(noStatus, answer{after: 3 * time.Second}, answer{after: 2 * time.Second})
 		w.clone("a", "src")
 		w.pass(time.Millisecond)

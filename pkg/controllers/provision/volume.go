@@ -30,6 +30,8 @@ type deletion struct {
 	released      bool // our finalizer is off
 	saidInUse     bool // the user knows that it waits for an attachment
 	refused       bool // the object cannot be removed for lack of a right
+	// awaits is the claim whose operation must have ended before the driver is called; empty when it has.
+	awaits types.UID
 }
 
 // deletions holds the state of PersistentVolumes, by their UID, until the cache shows them gone. The zero value
@@ -105,6 +107,9 @@ func (c *Controller) deleteVolume(ctx context.Context, pv *corev1.PersistentVolu
 	if state.released || c.cachedPV(pv) == nil {
 		return loop.Done() // the cache shows old news
 	}
+	if !state.volumeDeleted && !c.operationEnded(pv, &state) {
+		return loop.Parked()
+	}
 	ctx, span := c.volumeSpan(ctx, pv)
 	defer span.End()
 	start := time.Now()
@@ -125,6 +130,23 @@ func (c *Controller) deleteVolume(ctx context.Context, pv *corev1.PersistentVolu
 	c.metrics.deleted(pv, time.Since(start))
 	klog.FromContext(ctx).V(2).Info("Deleted volume and PersistentVolume")
 	return loop.Done()
+}
+
+// operationEnded reports whether no Lease says the operation that made the volume any more: a later process would create a
+// deleted volume again. If not, the end of that brings the PersistentVolume back.
+func (c *Controller) operationEnded(pv *corev1.PersistentVolume, state *deletion) bool {
+	ref := pv.Spec.ClaimRef
+	if ref == nil {
+		return true
+	}
+	state.pvName, state.awaits = pv.Name, ref.UID
+	c.deletions.put(pv.UID, *state) // before the question, so that no answer is missed
+	if !c.operations.Ended(ref.UID) {
+		return false
+	}
+	state.awaits = ""
+	c.deletions.put(pv.UID, *state)
+	return true
 }
 
 // settlePV forgets a PersistentVolume whose last event came while it was worked on.

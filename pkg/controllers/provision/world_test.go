@@ -13,13 +13,17 @@ import (
 
 	snapfake "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/fake"
 	"github.com/prometheus/client_golang/prometheus"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
+	"github.com/csi-sidecars/external-provisioner/pkg/operations"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
 )
@@ -72,7 +76,12 @@ type world struct {
 	stop   func()
 	kill   context.CancelFunc
 	ended  chan error
+	// started counts the instances.
+	started int
 }
+
+// leaseNamespace is the namespace of the driver.
+const leaseNamespace = "driver"
 
 // inWorld runs test in a world with one class, "fast", and a running instance.
 func inWorld(t *testing.T, edit func(*Config), test func(t *testing.T, w *world)) {
@@ -85,7 +94,8 @@ func inWorld(t *testing.T, edit func(*Config), test func(t *testing.T, w *world)
 			Snapshots: &snapfake.Clientset{}, Cache: w.api, Events: w.api, Driver: w.driver,
 			Recorder: w.events, OwnRecorder: w.events,
 			Settings:      Settings{Driver: driverName, VolumeNamePrefix: "pvc", VolumeNameUUIDLength: -1, Capabilities: allCapabilities()},
-			CreateWorkers: 2, DeleteWorkers: 2, RetryStart: time.Second, RetryMax: 5 * time.Minute, Timeout: 10 * time.Second, MarkerDelay: 50 * time.Millisecond,
+			CreateWorkers: 2, DeleteWorkers: 2, RetryStart: time.Second, RetryMax: 5 * time.Minute, Timeout: 10 * time.Second,
+			Operations: &operations.Config{LeaseName: "driver-example-com", Driver: driverName, Exclusive: true},
 		}
 		if edit != nil {
 			edit(&w.cfg)
@@ -109,6 +119,14 @@ func (w *world) start() {
 	cfg, dead := w.cfg, &atomic.Bool{}
 	cfg.Client = w.api.client(dead.Load)
 	cfg.Registerer = prometheus.NewRegistry()
+	if cfg.Operations != nil {
+		w.started++
+		ops := *cfg.Operations
+		ops.Leases = cfg.Client.CoordinationV1().Leases(leaseNamespace)
+		ops.Rights = cluster.NewNamespacedAccess(cfg.Client, coordinationv1.Resource("leases"), leaseNamespace)
+		ops.Identity = fmt.Sprintf("process-%d", w.started)
+		cfg.Operations = &ops
+	}
 	c, err := New(cfg)
 	if err != nil {
 		w.Fatal(err)
@@ -196,6 +214,7 @@ func keyOf(object metav1.Object) string {
 	resource := map[string]string{
 		"*v1.PersistentVolumeClaim": "persistentvolumeclaims", "*v1.PersistentVolume": "persistentvolumes", "*v1.StorageClass": "storageclasses",
 		"*v1.Secret": "secrets", "*v1.VolumeAttributesClass": "volumeattributesclasses", "*v1.VolumeAttachment": "volumeattachments",
+		"*v1.Lease": "leases",
 	}[fmt.Sprintf("%T", object)]
 	return resource + "/" + object.GetNamespace() + "/" + object.GetName()
 }
@@ -267,11 +286,36 @@ func (w *world) terminate(name string) {
 	}
 }
 
-// marked reports whether the claim carries finalizer and annotation.
-func (w *world) marked(name string) bool {
+// recorded reports whether a Lease says the operation of the claim with that name. One that has ended for a process that
+// lives does not count, although the Lease says it for a second more.
+func (w *world) recorded(name string) bool {
 	w.Helper()
-	claim := w.live(name)
-	return claim != nil && hasMarkerFinalizer(claim) && claim.Annotations[wellknown.AnnProvisioningInProgress] != ""
+	if lease := w.leaseOf(name); lease == nil || len(w.ended) > 0 {
+		return lease != nil
+	}
+	cr, ok := w.c.creates.get(types.UID("uid-of-" + name))
+	return ok && cr.recorded
+}
+
+// leaseOf returns the Lease that says the operation of the claim with that name, nil for none.
+func (w *world) leaseOf(name string) *coordinationv1.Lease {
+	w.Helper()
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	for _, object := range w.api.objects {
+		lease, ok := object.(*coordinationv1.Lease)
+		if !ok || lease.Annotations[wellknown.AnnOperation] == "" {
+			continue
+		}
+		op, err := operations.Decode(lease.Annotations[wellknown.AnnOperation], lease.UID)
+		if err != nil {
+			w.Fatal(err)
+		}
+		if op.Claim.UID == types.UID("uid-of-"+name) {
+			return lease.DeepCopy()
+		}
+	}
+	return nil
 }
 
 // bind does what Kubernetes does when the PersistentVolume is there.

@@ -1,9 +1,10 @@
 package integration
 
 import (
-	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/provision"
+	"github.com/csi-sidecars/external-provisioner/pkg/operations"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 	controlplane "github.com/csi-sidecars/external-provisioner/test/cluster"
 	"github.com/csi-sidecars/external-provisioner/test/fixture"
@@ -23,14 +25,6 @@ import (
 
 // held keeps a deleted claim there, so that a test can look at it.
 const held = "example.com/held"
-
-func (g *ground) letGo(name string) {
-	g.Helper()
-	g.update(name, func(claim *corev1.PersistentVolumeClaim) bool {
-		claim.Finalizers = slices.DeleteFunc(claim.Finalizers, func(f string) bool { return f == held })
-		return true
-	})
-}
 
 // P1: the driver makes the volume and does not say so, the process dies, the claim is deleted, a process starts. The
 // same volume is asked for, gets its PersistentVolume, and is deleted.
@@ -41,29 +35,16 @@ func TestAVolumeOutlivesTheProcessThatAskedForIt(t *testing.T) {
 	first := g.begin(func(cfg *provision.Config) { cfg.RetryStart, cfg.RetryMax = time.Hour, time.Hour })
 	claim := g.create(g.ours("c").Annotation("tenants", "own").Label("l", "m"))
 	g.ended("CreateVolume", 1)
-	eventually(t, "claim marked", func() bool { return g.marked("c") })
-	live := g.live("c")
-	var content map[string]any
-	if err := json.Unmarshal([]byte(live.Annotations[wellknown.AnnProvisioningInProgress]), &content); err != nil {
-		t.Fatal(err)
+	if !g.recorded("c") {
+		t.Fatal("no Lease says the operation")
 	}
-	class, err := g.clients.Core.StorageV1().StorageClasses().Get(t.Context(), g.ns, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := map[string]any{"v": float64(1), "uid": string(claim.UID), "driver": g.ns, "class": string(class.UID)}
-	if diff := cmp.Diff(want, content); diff != "" {
-		t.Errorf("marker (-want +got):\n%s", diff)
-	}
-	if live.Annotations["tenants"] != "own" || live.Labels["l"] != "m" {
-		t.Errorf("the tenant's metadata changed: %v", live.ObjectMeta)
+	if live := g.live("c"); live.ResourceVersion != claim.ResourceVersion {
+		t.Errorf("the claim was written: %v", live.ObjectMeta)
 	}
 	first.kill()
 	g.remove("c")
 	g.driver.ClearRules()
-	if g.live("c") == nil {
-		t.Fatal("the claim is gone, nobody remembers the volume")
-	}
+	eventually(t, "the claim is gone, nothing of ours holds it", func() bool { return g.live("c") == nil })
 	g.begin()
 	g.clean()
 	calls := g.driver.Calls("CreateVolume")
@@ -81,84 +62,47 @@ func TestAVolumeOutlivesTheProcessThatAskedForIt(t *testing.T) {
 // A process that dies in the middle of a call leaves the same behind.
 func TestAProcessDiesInACall(t *testing.T) {
 	t.Parallel()
-	for name, delay := range map[string]time.Duration{"by default": 50 * time.Millisecond, "with strict marking": 0} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := newGround(t, memdriver.Config{})
-			rule, release := memdriver.Block("CreateVolume")
-			rule.Times = 1
-			g.driver.Add(rule)
-			first := g.begin(func(cfg *provision.Config) { cfg.MarkerDelay = delay })
-			g.create(g.ours("c"))
-			g.started("CreateVolume", 1)
-			eventually(t, "claim marked", func() bool { return g.marked("c") })
-			first.kill()
-			release() // the driver goes on alone
-			g.remove("c")
-			g.begin()
-			g.clean()
-		})
-	}
-}
-
-// With strict marking the marker is there when the driver hears of the volume, and only then.
-func TestStrictMarkingComesBeforeTheCall(t *testing.T) {
-	t.Parallel()
 	g := newGround(t, memdriver.Config{})
 	rule, release := memdriver.Block("CreateVolume")
+	rule.Times = 1
 	g.driver.Add(rule)
-	defer release()
-	g.begin(func(cfg *provision.Config) { cfg.MarkerDelay = 0 })
+	first := g.begin()
 	g.create(g.ours("c"))
 	g.started("CreateVolume", 1)
-	if !g.marked("c") {
-		t.Error("the call began before the claim was marked")
+	if !g.recorded("c") {
+		t.Error("the call began before its operation was recorded")
 	}
-	release()
-	g.bound("c")
-	eventually(t, "marker gone", func() bool { return !g.marked("c") })
-}
-
-// A quick create writes nothing on the claim. The save of its PersistentVolume has a second, and may take longer here:
-// then the claim is marked, rightly, and another one shows it.
-func TestAQuickCreateIsNotMarked(t *testing.T) {
-	t.Parallel()
-	g := newGround(t, memdriver.Config{})
-	l := g.begin(func(cfg *provision.Config) { cfg.MarkerDelay = time.Minute })
-	eventually(t, "a create without a write of its claim", func() bool {
-		before, begin := l.requests.count(onClaims("PUT", http.StatusOK)), time.Now()
-		g.create(g.ours("c"))
-		g.bound("c")
-		writes := l.requests.count(onClaims("PUT", http.StatusOK)) - before
-		if took := time.Since(begin); writes > 0 && took < time.Second {
-			t.Fatalf("%d writes of the claim within %s, want none", writes, took)
-		}
-		g.remove("c")
-		g.clean()
-		return writes == 0
-	})
-}
-
-// No finalizer can be added to a claim that is being deleted: memory finishes the create.
-func TestATerminatingClaimCannotBeMarked(t *testing.T) {
-	t.Parallel()
-	g := newGround(t, memdriver.Config{})
-	rule, release := memdriver.Block("CreateVolume")
-	rule.Times, rule.Late, rule.Code = 1, true, codes.DeadlineExceeded
-	g.driver.Add(rule)
-	defer release()
-	l := g.begin(func(cfg *provision.Config) { cfg.MarkerDelay = time.Hour })
-	g.create(g.ours("c").Finalizer(held))
-	g.started("CreateVolume", 1)
+	first.kill()
+	release() // the driver goes on alone
 	g.remove("c")
-	release()
-	eventually(t, "refusal counted", func() bool { return l.sum("controller_provisioning_markers_refused_total") > 0 })
-	eventually(t, "PersistentVolume saved", func() bool { return len(g.pvs()) == 1 })
-	if claim := g.live("c"); slices.Contains(claim.Finalizers, wellknown.FinalizerProvisioningInProgress) {
-		t.Errorf("finalizers %v", claim.Finalizers)
-	}
-	g.letGo("c")
+	g.begin()
 	g.clean()
+}
+
+// A create writes nothing on the claim, and in a row of them each costs one write of a Lease.
+func TestWhatAnOperationCosts(t *testing.T) {
+	t.Parallel()
+	g := newGround(t, memdriver.Config{})
+	l := g.begin(func(cfg *provision.Config) { cfg.CreateWorkers = 1 })
+	const claims = 20
+	for i := range claims {
+		g.create(g.ours(fmt.Sprint("c", i)))
+	}
+	for i := range claims {
+		g.bound(fmt.Sprint("c", i))
+	}
+	if writes := l.requests.count(onClaims("PUT", http.StatusOK)); writes != 0 {
+		t.Errorf("%d writes of claims", writes)
+	}
+	eventually(t, "all operations have ended", func() bool {
+		records, err := operations.List(t.Context(), *operationsIn(g.ns, g.ns, "", g.clients, true))
+		return err == nil && len(records) == 0
+	})
+	writes := l.requests.count(func(r request) bool { return r.verb == http.MethodPut && strings.Contains(r.path, "/leases/") })
+	t.Logf("%d writes of Leases for %d claims", writes, claims)
+	if writes > 2*claims {
+		t.Errorf("%d writes of Leases for %d claims, want two each at most", writes, claims)
+	}
 }
 
 // restricted returns the config of an account that has all that a provisioner needs but one verb on one resource.
@@ -177,6 +121,7 @@ func (g *ground) restricted(verb, resource string) func() *life {
 		rule("volumesnapshots", "snapshot.storage.k8s.io", "get", "list", "watch", "update"),
 		rule("volumesnapshotcontents", "snapshot.storage.k8s.io", "get"),
 		rule("referencegrants", "gateway.networking.k8s.io", "get", "list", "watch"),
+		rule("leases", "coordination.k8s.io", "get", "create", "update"),
 	}
 	for i := range rules {
 		if rules[i].Resources[0] == resource {
@@ -207,32 +152,31 @@ func (g *ground) restricted(verb, resource string) func() *life {
 	}
 }
 
-// Without the right to update claims provisioning goes on; that is counted, and nothing is retried for it.
-func TestWithoutTheRightToMark(t *testing.T) {
+// Without the right to write Leases provisioning goes on unprotected, and a gauge says so.
+func TestWithoutTheRightToRecord(t *testing.T) {
 	t.Parallel()
 	g := newGround(t, memdriver.Config{})
-	l := g.restricted("update", "persistentvolumeclaims")()
+	l := g.restricted("create", "leases")()
 	g.driver.Add(memdriver.FailLate("CreateVolume", codes.Aborted, 2))
 	g.create(g.ours("c"))
 	g.bound("c")
-	if got := l.sum("controller_provisioning_markers_refused_total"); got == 0 {
-		t.Error("no refusal was counted")
-	}
-	if g.live("c").Annotations[wellknown.AnnProvisioningInProgress] != "" {
-		t.Error("the claim was marked all the same")
+	if l.sum("controller_operation_leases_enabled") != 0 || l.sum("controller_operations_unprotected_total") == 0 {
+		t.Error("the metrics do not tell that operations are unprotected")
 	}
 	g.remove("c")
 	g.clean()
 }
 
-// Strict marking makes no call for a claim that it may not mark, and says why.
-func TestStrictMarkingWithoutTheRight(t *testing.T) {
+// A refusal that is no missing right, as that of a quota or of a webhook, is waited for: the driver is not called.
+func TestARefusalOfALeaseIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	g := newGround(t, memdriver.Config{})
-	l := g.begin(func(cfg *provision.Config) { cfg.MarkerDelay = 0 })
-	l.faults(http.StatusForbidden, metav1.StatusReasonForbidden, on(http.MethodPut, "persistentvolumeclaims"))
+	l := g.begin()
+	l.faults(http.StatusForbidden, metav1.StatusReasonForbidden, func(r *http.Request) bool {
+		return r.Method != http.MethodGet && strings.Contains(r.URL.Path, "/leases")
+	})
 	claim := g.create(g.ours("c"))
-	g.saying(g.ns, claim.UID, "ProvisioningFailed", "cannot be marked", "not called", "played Forbidden")
+	g.saying(g.ns, claim.UID, "ProvisioningFailed", "record the operation", "played Forbidden")
 	if got := g.creates(); got != 0 {
 		t.Errorf("%d CreateVolume calls, want none", got)
 	}
@@ -260,15 +204,15 @@ func TestAClaimIsBoundElsewhereMeanwhile(t *testing.T) {
 	release()
 	g.ended("DeleteVolume", 1)
 	eventually(t, "ours gone", func() bool { return len(g.pvs()) == 0 && len(g.driver.Volumes()) == 0 })
-	eventually(t, "marker gone", func() bool { return !g.marked("c") })
+	eventually(t, "operation ended", func() bool { return !g.recorded("c") })
 	if pv := g.bound("c"); pv.Name != other.Name {
 		t.Errorf("now bound to %s", pv.Name)
 	}
 	g.deletePV(other.Name)
 }
 
-// A marker that a tenant copied or made up holds no claim.
-func TestAForgedMarkerHoldsNothing(t *testing.T) {
+// Finalizer and annotation of a pre-release hold no claim, whoever wrote them.
+func TestAFormerMarkerHoldsNothing(t *testing.T) {
 	t.Parallel()
 	g := newGround(t, memdriver.Config{})
 	g.begin()
@@ -278,7 +222,7 @@ func TestAForgedMarkerHoldsNothing(t *testing.T) {
 	g.create(g.ours("bare").Finalizer(wellknown.FinalizerProvisioningInProgress))
 	for _, name := range []string{"copied", "made-up", "bare"} {
 		g.bound(name)
-		eventually(t, "marker of "+name+" gone", func() bool {
+		eventually(t, "finalizer of "+name+" gone", func() bool {
 			return !slices.Contains(g.live(name).Finalizers, wellknown.FinalizerProvisioningInProgress)
 		})
 		g.remove(name)
@@ -286,38 +230,51 @@ func TestAForgedMarkerHoldsNothing(t *testing.T) {
 	g.clean()
 }
 
-// The class is gone when the process comes back: the claim says every few minutes what to do, and goes on when the very
-// class returns is impossible, so taking the marker off by hand is the way out.
-func TestAStuckCreateAndItsWayOut(t *testing.T) {
+// The class that named the secret was created again when the process comes back: the operation is not replayed, which the
+// claim says every few minutes. The way out is to end the operation by hand.
+func TestAStuckOperationAndItsWayOut(t *testing.T) {
 	t.Parallel()
-	g := newGround(t, memdriver.Config{})
+	withSecret := func(class *fixture.ClassBuilder) {
+		class.Parameter("csi.storage.k8s.io/provisioner-secret-name", "s").Parameter("csi.storage.k8s.io/provisioner-secret-namespace", "${pvc.namespace}")
+	}
+	g := newGround(t, memdriver.Config{}, withSecret)
+	if _, err := g.clients.Core.CoreV1().Secrets(g.ns).Create(t.Context(), fixture.Secret(g.ns, "s", nil), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	g.driver.Add(memdriver.FailLate("CreateVolume", codes.DeadlineExceeded, 0))
 	first := g.begin(func(cfg *provision.Config) { cfg.RetryStart, cfg.RetryMax = time.Hour, time.Hour })
 	claim := g.create(g.ours("c"))
-	eventually(t, "claim marked", func() bool { return g.marked("c") })
+	g.ended("CreateVolume", 1)
 	first.kill()
 	classes := g.clients.Core.StorageV1().StorageClasses()
 	if err := classes.Delete(t.Context(), g.ns, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	g.begin()
-	g.saying(g.ns, claim.UID, "ProvisioningFailed", g.ns, "pvc-"+string(claim.UID), "is gone", "Markers")
-	if _, err := classes.Create(t.Context(), fixture.Class(g.ns).Provisioner(g.ns).Obj(), metav1.CreateOptions{}); err != nil {
+	again := fixture.Class(g.ns).Provisioner(g.ns)
+	withSecret(again)
+	if _, err := classes.Create(t.Context(), again.Obj(), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	g.remove("c")
-	if !g.marked("c") {
-		t.Fatal("the claim is not held any more")
-	}
+	g.begin()
+	g.saying(g.ns, claim.UID, "ProvisioningFailed", g.ns, "pvc-"+string(claim.UID), "was created again", "operations forget")
 	if got := g.creates(); got != 1 {
 		t.Errorf("%d CreateVolume calls, want the one from before", got)
 	}
-	// What the guide says: the volume is removed by hand, then the finalizer.
+	// What the event says: the volume is removed by hand, then the operation is ended. The claim gets a new volume.
 	g.driver.Forget()
-	g.update("c", func(claim *corev1.PersistentVolumeClaim) bool {
-		claim.Finalizers = slices.DeleteFunc(claim.Finalizers, func(f string) bool { return f == wellknown.FinalizerProvisioningInProgress })
+	g.driver.ClearRules()
+	lease := g.leaseOf("c")
+	lease.Annotations[wellknown.AnnForgetOperation] = "true"
+	if _, err := g.clients.Lease.CoordinationV1().Leases(g.ns).Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	g.update("c", func(live *corev1.PersistentVolumeClaim) bool { // which makes the controller look
+		live.Labels = map[string]string{"look": "again"}
 		return true
 	})
+	g.saying(g.ns, claim.UID, "OperationForgotten", "pvc-"+string(claim.UID))
+	g.bound("c")
+	g.remove("c")
 	g.clean()
 }
 
@@ -334,7 +291,7 @@ func TestAMissingSecretHoldsNoClaim(t *testing.T) {
 	g.driver.Add(memdriver.FailLate("CreateVolume", codes.DeadlineExceeded, 0))
 	first := g.begin(func(cfg *provision.Config) { cfg.RetryStart, cfg.RetryMax = time.Hour, time.Hour })
 	g.create(g.ours("c"))
-	eventually(t, "claim marked", func() bool { return g.marked("c") })
+	g.ended("CreateVolume", 1)
 	first.kill()
 	g.driver.ClearRules()
 	if err := secrets.Delete(t.Context(), "s", metav1.DeleteOptions{}); err != nil {
@@ -364,8 +321,8 @@ func TestAStopSavesTheVolumeInFlight(t *testing.T) {
 	if pv := g.pv("pvc-" + string(claim.UID)); pv == nil {
 		t.Error("the volume has no PersistentVolume")
 	}
-	if g.marked("c") {
-		t.Error("the marker is left")
+	if g.recorded("c") {
+		t.Error("the operation has not ended")
 	}
 	g.begin()
 	g.bound("c")
@@ -379,7 +336,7 @@ func TestAStopFinishesTheVolumeOfAGoneClaim(t *testing.T) {
 	t.Parallel()
 	g := newGround(t, memdriver.Config{})
 	remove := g.driver.Add(memdriver.FailLate("CreateVolume", codes.DeadlineExceeded, 0))
-	l := g.begin(func(cfg *provision.Config) { cfg.MarkerDelay, cfg.RetryStart, cfg.RetryMax = -1, time.Hour, time.Hour })
+	l := g.begin(func(cfg *provision.Config) { cfg.Operations, cfg.RetryStart, cfg.RetryMax = nil, time.Hour, time.Hour })
 	claim := g.create(g.ours("c"))
 	g.ended("CreateVolume", 1)
 	g.remove("c")
