@@ -24,7 +24,7 @@ type auditOptions struct{ queryOptions }
 
 func newAuditOptions() *auditOptions {
 	o := &auditOptions{newQueryOptions(auditCommand)}
-	o.addOutput()
+	o.addShared()
 	o.own.DurationVar(&o.wait, "wait", 10*time.Minute, "How long the audit may take, and for up to 5s of that wait for the driver.")
 	return o
 }
@@ -50,10 +50,7 @@ func (o *auditOptions) answer(ctx context.Context, env environment, w io.Writer)
 	if err != nil {
 		return err
 	}
-	if o.output == outputJSON {
-		return writeAuditJSON(w, report)
-	}
-	return writeAuditText(w, report)
+	return o.print(w, auditAnswer{report})
 }
 
 // auditNow asks the driver and the API server.

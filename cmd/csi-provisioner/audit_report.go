@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -27,17 +26,17 @@ type auditJSON struct {
 	Notes []string `json:"notes"`
 }
 
-func writeAuditJSON(w io.Writer, report *audit.Report) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(auditJSON{Version: reportVersion, Report: report, Notes: auditNotes}); err != nil {
-		return fmt.Errorf("print the answer: %w", err)
-	}
-	return nil
+// auditAnswer is a report that can be printed.
+type auditAnswer struct{ *audit.Report }
+
+// data implements answer.
+func (a auditAnswer) data() (any, error) {
+	return auditJSON{Version: reportVersion, Report: a.Report, Notes: auditNotes}, nil
 }
 
-// writeAuditText prints the report for people.
-func writeAuditText(w io.Writer, report *audit.Report) error {
+// writeText prints the report for people.
+func (a auditAnswer) writeText(w io.Writer) error {
+	report := a.Report
 	var b strings.Builder
 	fmt.Fprintf(&b, "driver %s: %d volumes, %d PersistentVolumes, %d unbound claims\n",
 		report.Driver, report.Volumes, report.PersistentVolumes, report.UnboundClaims)

@@ -112,9 +112,9 @@ func (o *Options) volumeConfig() VolumeConfig {
 	}
 }
 
-// kubeconfigs returns the files in order of precedence: the environment wins over the flag.
+// kubeconfigs returns the files in order of precedence: the environment wins over the flag, unless kubeconfigFirst.
 func (o *Options) kubeconfigs(env environment) []string {
-	if env.kubeconfig != "" {
+	if env.kubeconfig != "" && (o.kubeconfig == "" || !o.kubeconfigFirst) {
 		return slices.DeleteFunc(filepath.SplitList(env.kubeconfig), func(name string) bool { return name == "" })
 	}
 	if o.kubeconfig != "" {
@@ -142,7 +142,7 @@ func (o *Options) Warnings(env environment) []string {
 		word := o.strayBools[flag]
 		warnf(true, "%q after --%s is ignored, and the flag is true: write --%s=%s, or delete it", word, flag, flag, word)
 	}
-	warnf(env.kubeconfig != "" && o.kubeconfig != "", "the environment variable KUBECONFIG (%s) wins over --kubeconfig (%s)", env.kubeconfig, o.kubeconfig)
+	warnf(env.kubeconfig != "" && o.kubeconfig != "" && !o.kubeconfigFirst, "the environment variable KUBECONFIG (%s) wins over --kubeconfig (%s)", env.kubeconfig, o.kubeconfig)
 	gates, notes, _ := features.Resolve(o.gates)
 	all = append(all, notes...)
 	warnf(gates.ReleaseLeaderElectionOnExit, "feature gate ReleaseLeaderElectionOnExit changes nothing: the lease is always released on a clean stop")

@@ -55,10 +55,13 @@ type DriverConfig struct {
 // KubeConfig tells how to reach the API server.
 type KubeConfig struct {
 	// Kubeconfigs are files in order of precedence, to be merged by the usual loading rules: those of the
-	// environment's KUBECONFIG, else the one of --kubeconfig. Empty means in-cluster, unless Master is set.
+	// environment's KUBECONFIG, else the one of --kubeconfig; for a query the one of --kubeconfig comes first. Empty
+	// means in-cluster, unless Master is set.
 	Kubeconfigs []string
 	// Master overrides the server's URL (--master). May be empty.
 	Master string
+	// Context and As are a query's --context and --as; empty for the sidecar.
+	Context, As string
 	// QPS is the rate of each provisioning client (--kube-api-qps): 0 means client-go's default of 5,
 	// negative means unlimited. Always finite.
 	QPS float32
@@ -67,7 +70,7 @@ type KubeConfig struct {
 }
 
 func (k KubeConfig) address() cluster.Address {
-	return cluster.Address{Kubeconfigs: k.Kubeconfigs, Master: k.Master}
+	return cluster.Address{Kubeconfigs: k.Kubeconfigs, Master: k.Master, Context: k.Context, As: k.As}
 }
 
 // VolumeConfig tells what volumes and PersistentVolumes look like.

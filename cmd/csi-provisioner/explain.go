@@ -15,8 +15,5 @@ func (o *explainOptions) answer(ctx context.Context, env environment, w io.Write
 	if err != nil {
 		return err
 	}
-	if o.output == outputJSON {
-		return report.writeJSON(w)
-	}
-	return report.writeText(w)
+	return o.print(w, report)
 }

@@ -34,7 +34,7 @@ func newExplainOptions() *explainOptions {
 	fs.StringVar(&o.pv, "pv", "", "Explain why the volume of this PersistentVolume is deleted or not, in place of a claim.")
 	fs.StringVar(&o.driver, "driver", "", "The driver's `name`, where its socket cannot be reached; --csi-address is not used then.")
 	fs.StringSliceVar(&o.capabilities, "capabilities", nil, "With --driver, the driver's capabilities as the CSI specification calls them, separated by commas, like CREATE_DELETE_VOLUME,CLONE_VOLUME,VOLUME_ACCESSIBILITY_CONSTRAINTS. Any of the controller's brings CONTROLLER_SERVICE along.")
-	o.addOutput()
+	o.addShared()
 	fs.DurationVar(&o.wait, "wait", 30*time.Second, "How long to wait for the API server, and for up to 5s of that for the driver.")
 	return o
 }
@@ -46,11 +46,14 @@ func (o *explainOptions) Validate(env environment) error {
 	case o.pv != "" && len(o.words) > 0:
 		c.addf("explain either claim %s or --pv %s, not both", o.words[0], o.pv)
 	case o.pv == "" && len(o.words) == 0:
-		c.addf("name a claim to explain, or a PersistentVolume with --pv")
+		c.addf("name a claim to explain, or a PersistentVolume as pv/NAME")
 	case len(o.words) > 1:
 		c.addf("explain one claim at a time, not %q", o.words)
 	case len(o.words) == 1:
-		o.claim, o.words = o.words[0], nil
+		if err := o.named(o.words[0]); err != nil {
+			c = append(c, err)
+		}
+		o.words = nil
 	}
 	if o.namespace != "" {
 		if problems := validation.IsDNS1123Label(o.namespace); len(problems) > 0 {
@@ -64,6 +67,33 @@ func (o *explainOptions) Validate(env environment) error {
 		c.addf("--capabilities: %w", err)
 	}
 	return errors.Join(errors.Join(c...), o.queryOptions.Validate(env))
+}
+
+// The kinds that a name may be written with, as in kubectl.
+var (
+	claimKinds = []string{"pvc", "persistentvolumeclaim", "persistentvolumeclaims"}
+	pvKinds    = []string{"pv", "persistentvolume", "persistentvolumes"}
+)
+
+// named takes what a word names: NAME, pvc/NAME, NAMESPACE/NAME or pv/NAME. A namespace that is called like a kind must
+// be given with --namespace.
+func (o *explainOptions) named(word string) error {
+	before, name, found := strings.Cut(word, "/")
+	switch {
+	case !found:
+		o.claim = word
+	case before == "" || name == "" || strings.Contains(name, "/"):
+		return fmt.Errorf("%q names nothing: write NAME, pvc/NAME, NAMESPACE/NAME or pv/NAME", word)
+	case slices.Contains(claimKinds, before):
+		o.claim = name
+	case slices.Contains(pvKinds, before):
+		o.pv = name
+	case o.namespace != "" && o.namespace != before:
+		return fmt.Errorf("%q and --namespace=%s name two namespaces, delete one of them", word, o.namespace)
+	default:
+		o.namespace, o.claim = before, name
+	}
+	return nil
 }
 
 // identityOf returns the driver of that name with these capabilities, of the plugin or of its controller. One that
@@ -129,12 +159,15 @@ PersistentVolume, and why: each check in order, and the request that the driver 
 that does it, writes nothing to the cluster, reads no secret, and asks the driver only who it is, with
 --node-deployment for its node and, where nodes compete for a claim, for its room.
 
-Usage: csi-provisioner explain [flags] CLAIM
-       csi-provisioner explain [flags] --pv NAME
+Usage: csi-provisioner explain [flags] NAME | pvc/NAME | NAMESPACE/NAME    a PersistentVolumeClaim
+       csi-provisioner explain [flags] pv/NAME                             a PersistentVolume
+
+As kubectl-csi_provisioner in the PATH it is a plugin: kubectl csi_provisioner explain NAME.
 
 All flags of csi-provisioner are known too: paste the sidecar's arguments, because they shape the request.
-Without --kubeconfig, --master and KUBECONFIG it uses the service account inside of a cluster, and
-~/.kube/config outside. Exit code: 0 with an answer, whatever it is, 1 without one, 2 for a wrong command line.
+As in kubectl, --kubeconfig wins over KUBECONFIG. Without these and --master it uses the service account
+inside of a cluster, and ~/.kube/config outside. Exit code: 0 with an answer, whatever it is, 1 without
+one, 2 for a wrong command line.
 
 What only a running sidecar remembers is not seen, such as how long it waits after a failure.
 

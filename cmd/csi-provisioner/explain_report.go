@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -205,17 +204,8 @@ func capabilityNames(id driver.Identity) []string {
 	return names
 }
 
-func (r *explainReport) writeJSON(w io.Writer) error {
+// data implements answer.
+func (r *explainReport) data() (any, error) {
 	j, err := r.json()
-	if err != nil {
-		return err
-	}
-	text, err := json.MarshalIndent(j, "", "  ")
-	if err != nil {
-		return fmt.Errorf("print the answer: %w", err)
-	}
-	if _, err := w.Write(append(text, '\n')); err != nil {
-		return fmt.Errorf("print the answer: %w", err)
-	}
-	return nil
+	return j, err
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/provision"
 	"github.com/csi-sidecars/external-provisioner/pkg/driver"
@@ -65,7 +67,15 @@ func TestExplainValidates(t *testing.T) {
 		"a driver without capabilities": {args: []string{"--driver=d", "c"}, want: []string{"--capabilities go together"}},
 		"capabilities without a driver": {args: []string{"--capabilities=CLONE_VOLUME", "c"}, want: []string{"--capabilities go together"}},
 		"an unknown capability":         {args: []string{"--driver=d", "--capabilities=CLONE", "c"}, want: []string{"unknown CLONE; known are CLONE_VOLUME, "}},
-		"a form that is none":           {args: []string{"-o", "yaml", "c"}, want: []string{"table or json"}},
+		"a form that is none":           {args: []string{"-o", "xml", "c"}, want: []string{"table, json, yaml"}},
+		"YAML":                          {args: []string{"-o", "yaml", "c"}},
+		"no name after the kind":        {args: []string{"pvc/"}, want: []string{"names nothing"}},
+		"no kind before the name":       {args: []string{"/c"}, want: []string{"names nothing"}},
+		"too many parts":                {args: []string{"ns/pvc/c"}, want: []string{"names nothing"}},
+		"two namespaces":                {args: []string{"ns/c", "-n", "other"}, want: []string{"two namespaces"}},
+		"one namespace, twice":          {args: []string{"ns/c", "-n", "ns"}},
+		"two PersistentVolumes":         {args: []string{"pv/p", "--pv=q"}, want: []string{"not both"}},
+		"a namespace that cannot be":    {args: []string{"Ns/c"}, want: []string{"is not a namespace"}},
 		"no time":                       {args: []string{"--wait=0", "c"}, want: []string{"--wait"}},
 		"mistakes of both":              {args: []string{"--volume-name-uuid-length=0", "--node-deployment"}, want: []string{"name a claim", "uuid-length", "NODE_NAME"}},
 	} {
@@ -88,6 +98,36 @@ func TestExplainValidates(t *testing.T) {
 	}
 }
 
+func TestExplainTakesNamesAsKubectl(t *testing.T) {
+	t.Parallel()
+	type named struct{ namespace, claim, pv string }
+	for name, tc := range map[string]struct {
+		args []string
+		want named
+	}{
+		"a name":                   {[]string{"c"}, named{claim: "c"}},
+		"a name and a namespace":   {[]string{"c", "-n", "ns"}, named{namespace: "ns", claim: "c"}},
+		"pvc/NAME":                 {[]string{"pvc/c", "-n", "ns"}, named{namespace: "ns", claim: "c"}},
+		"the long kind":            {[]string{"persistentvolumeclaim/c"}, named{claim: "c"}},
+		"NAMESPACE/NAME":           {[]string{"ns/c"}, named{namespace: "ns", claim: "c"}},
+		"pv/NAME":                  {[]string{"pv/p"}, named{pv: "p"}},
+		"the long kind of volumes": {[]string{"persistentvolumes/p"}, named{pv: "p"}},
+		"--pv":                     {[]string{"--pv=p"}, named{pv: "p"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newExplainOptions()
+			if err := errors.Join(o.Parse(tc.args), o.Validate(environment{})); err != nil {
+				t.Fatal(err)
+			}
+			cfg, err := o.Complete(environment{}, "v")
+			if got := (named{cfg.Namespace, cfg.Claim, cfg.PV}); err != nil || got != tc.want {
+				t.Errorf("%+v, %v, want %+v", got, err, tc.want)
+			}
+		})
+	}
+}
+
 func TestExplainFindsTheKubeconfig(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -98,6 +138,7 @@ func TestExplainFindsTheKubeconfig(t *testing.T) {
 		"of the user":                   {env: environment{home: "/home/u"}, want: []string{"/home/u/.kube/config"}},
 		"of the environment":            {env: environment{home: "/home/u", kubeconfig: "/a:/b"}, want: []string{"/a", "/b"}},
 		"of the flag":                   {env: environment{home: "/home/u"}, args: []string{"--kubeconfig=/c"}, want: []string{"/c"}},
+		"of the flag before KUBECONFIG": {env: environment{kubeconfig: "/a:/b"}, args: []string{"--kubeconfig=/c"}, want: []string{"/c"}},
 		"none inside of a cluster":      {env: environment{home: "/home/u", inCluster: true}},
 		"none beside a server's URL":    {env: environment{home: "/home/u"}, args: []string{"--master=http://h"}},
 		"none of somebody without home": {},
@@ -107,6 +148,9 @@ func TestExplainFindsTheKubeconfig(t *testing.T) {
 			o := newExplainOptions()
 			if err := o.Parse(append(tc.args, "c")); err != nil {
 				t.Fatal(err)
+			}
+			if warnings := o.Warnings(tc.env); len(warnings) > 0 {
+				t.Errorf("warnings %q", warnings)
 			}
 			cfg, err := o.Complete(tc.env, "v")
 			if err != nil || !slices.Equal(cfg.Kube.Kubeconfigs, tc.want) {
@@ -241,18 +285,43 @@ func TestExplainOutput(t *testing.T) {
 	t.Parallel()
 	var all bytes.Buffer
 	for _, report := range []*explainReport{cloneReport(), heldReport()} {
-		if err := errors.Join(report.writeText(&all), report.writeJSON(&all)); err != nil {
-			t.Fatal(err)
+		for _, form := range []string{outputTable, outputJSON} {
+			if err := printed(report, form, &all); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	golden(t, "testdata/explain.golden", all.String())
+}
+
+// printed prints a in a form.
+func printed(a answer, form string, w io.Writer) error {
+	o := newQueryOptions("")
+	o.output = form
+	return o.print(w, a)
+}
+
+// The YAML form says what the JSON form says.
+func TestExplainYAMLIsTheJSON(t *testing.T) {
+	t.Parallel()
+	var asJSON, asYAML bytes.Buffer
+	if err := errors.Join(printed(cloneReport(), outputJSON, &asJSON), printed(cloneReport(), outputYAML, &asYAML)); err != nil {
+		t.Fatal(err)
+	}
+	var want, got any
+	if err := errors.Join(json.Unmarshal(asJSON.Bytes(), &want), yaml.Unmarshal(asYAML.Bytes(), &got)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" || json.Valid(asYAML.Bytes()) {
+		t.Errorf("YAML (-JSON +YAML):\n%s\n%s", diff, &asYAML)
+	}
 }
 
 // The JSON form is the same each time, though protobuf's is not, and can be read back.
 func TestExplainJSONIsStable(t *testing.T) {
 	t.Parallel()
 	var first, second bytes.Buffer
-	if err := errors.Join(cloneReport().writeJSON(&first), cloneReport().writeJSON(&second)); err != nil {
+	if err := errors.Join(printed(cloneReport(), outputJSON, &first), printed(cloneReport(), outputJSON, &second)); err != nil {
 		t.Fatal(err)
 	}
 	var back reportJSON

@@ -37,7 +37,7 @@ func newOperationsOptions() *operationsOptions {
 	o := &operationsOptions{queryOptions: newQueryOptions(operationsCommand)}
 	o.own.StringVarP(&o.namespace, "namespace", "n", "", "The `namespace` of the Leases. Empty means that of the leader lease, see --leader-election-namespace.")
 	o.own.StringVar(&o.driver, "driver", "", "The driver's `name`, where its socket cannot be reached; --csi-address is not used then.")
-	o.addOutput()
+	o.addShared()
 	o.own.DurationVar(&o.wait, "wait", 30*time.Second, "How long to wait for the API server, and for up to 5s of that for the driver.")
 	return o
 }
@@ -101,10 +101,7 @@ func (o *operationsOptions) answer(ctx context.Context, env environment, w io.Wr
 	if err != nil {
 		return err
 	}
-	if o.output == outputJSON {
-		return writeOperationsJSON(w, report)
-	}
-	return writeOperationsText(w, report)
+	return o.print(w, report)
 }
 
 // driverName returns the name that was given, or asks the driver.

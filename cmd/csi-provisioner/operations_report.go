@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -69,34 +68,30 @@ func operationReportOf(record operations.Record, now time.Time) operationReport 
 	return r
 }
 
-func writeOperationsJSON(w io.Writer, report operationsReport) error {
-	report.Version = reportVersion
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(report); err != nil {
-		return fmt.Errorf("print the answer: %w", err)
-	}
-	return nil
+// data implements answer.
+func (r operationsReport) data() (any, error) {
+	r.Version = reportVersion
+	return r, nil
 }
 
 // maxAnswerBytes is how much of the last answer a row of the table shows.
 const maxAnswerBytes = 80
 
-// writeOperationsText prints the report for people.
-func writeOperationsText(w io.Writer, report operationsReport) error {
+// writeText prints the report for people.
+func (r operationsReport) writeText(w io.Writer) error {
 	var b strings.Builder
-	if len(report.Operations) == 0 {
-		fmt.Fprintf(&b, "No operation of driver %s is recorded in namespace %s.\n", report.Driver, report.Namespace)
+	if len(r.Operations) == 0 {
+		fmt.Fprintf(&b, "No operation of driver %s is recorded in namespace %s.\n", r.Driver, r.Namespace)
 	} else {
 		table := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
 		fmt.Fprintln(table, "LEASE\tSTATE\tAGE\tCLAIM\tVOLUME\tLAST ANSWER")
-		for _, r := range report.Operations {
-			last := r.LastAnswer
-			if r.Problem != "" {
-				last = r.Problem
+		for _, op := range r.Operations {
+			last := op.LastAnswer
+			if op.Problem != "" {
+				last = op.Problem
 			}
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Lease, r.State, duration.HumanDuration(time.Duration(r.AgeSeconds)*time.Second),
-				orNone(r.Claim), orNone(r.Volume), orNone(text.Cut(last, maxAnswerBytes)))
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", op.Lease, op.State, duration.HumanDuration(time.Duration(op.AgeSeconds)*time.Second),
+				orNone(op.Claim), orNone(op.Volume), orNone(text.Cut(last, maxAnswerBytes)))
 		}
 		_ = table.Flush() // a strings.Builder takes everything
 	}

@@ -19,14 +19,16 @@ type Options struct {
 	strayBools map[string]string
 
 	// API server connection and basics.
-	csiAddress  string
-	kubeconfig  string
-	master      string
-	qps         float64
-	burst       int
-	version     bool
-	setMaxProcs bool
-	gates       features.Asked
+	csiAddress string
+	kubeconfig string
+	// kubeconfigFirst makes --kubeconfig win over KUBECONFIG, as in kubectl. The sidecar has it the other way round.
+	kubeconfigFirst bool
+	master          string
+	qps             float64
+	burst           int
+	version         bool
+	setMaxProcs     bool
+	gates           features.Asked
 
 	// Provisioning.
 	namePrefix               string

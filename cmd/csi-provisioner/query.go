@@ -1,11 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,12 +16,14 @@ import (
 	"k8s.io/component-base/logs"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/yaml"
 )
 
 // The forms of the output of a command that answers a question.
 const (
 	outputTable = "table"
 	outputJSON  = "json"
+	outputYAML  = "yaml"
 )
 
 // queryOptions are the flags of a command that reads, prints an answer and ends: all of the sidecar's, so that its
@@ -28,6 +33,8 @@ type queryOptions struct {
 	command string
 	words   []string // beside the flags, without the command
 	output  string
+	context string
+	as      string
 	wait    time.Duration
 	// own are the flags that the sidecar does not have.
 	own *pflag.FlagSet
@@ -36,11 +43,16 @@ type queryOptions struct {
 func newQueryOptions(command string) queryOptions {
 	own := pflag.NewFlagSet(command, pflag.ContinueOnError)
 	own.SortFlags = false
-	return queryOptions{Options: NewOptions(), command: command, own: own}
+	options := NewOptions()
+	options.kubeconfigFirst = true
+	return queryOptions{Options: options, command: command, own: own}
 }
 
-func (o *queryOptions) addOutput() {
-	o.own.StringVarP(&o.output, "output", "o", outputTable, "How to print: table, for people, or json.")
+// addShared adds the flags that all such commands have.
+func (o *queryOptions) addShared() {
+	o.own.StringVarP(&o.output, "output", "o", outputTable, "How to print: table (for people), json or yaml.")
+	o.own.StringVar(&o.context, "context", "", "`Name` of the kubeconfig's context. Empty means its current one.")
+	o.own.StringVar(&o.as, "as", "", "`User` to impersonate, as in kubectl.")
 }
 
 // allGroups returns the command's own flags and the sidecar's.
@@ -63,8 +75,8 @@ func (o *queryOptions) Parse(args []string) error {
 // Validate returns every complaint about the flags that all such commands have, in one joined error, or nil.
 func (o *queryOptions) Validate(env environment) error {
 	var c complaints
-	if o.output != outputTable && o.output != outputJSON {
-		c.addf("--output must be %s or %s, is %q", outputTable, outputJSON, o.output)
+	if forms := []string{outputTable, outputJSON, outputYAML}; !slices.Contains(forms, o.output) {
+		c.addf("--output must be one of %s, is %q", strings.Join(forms, ", "), o.output)
 	}
 	c.positive("wait", o.wait)
 	return errors.Join(errors.Join(c...), o.Options.Validate(env))
@@ -76,7 +88,9 @@ func (o *queryOptions) Complete(env environment, version string) (Config, error)
 	if err != nil {
 		return Config{}, err
 	}
-	if k := &cfg.Kube; len(k.Kubeconfigs) == 0 && k.Master == "" && !env.inCluster && env.home != "" {
+	k := &cfg.Kube
+	k.Context, k.As = o.context, o.as
+	if len(k.Kubeconfigs) == 0 && k.Master == "" && !env.inCluster && env.home != "" {
 		k.Kubeconfigs = []string{filepath.Join(env.home, ".kube", "config")}
 	}
 	return cfg, nil
@@ -93,6 +107,36 @@ func (o *queryOptions) startLog() (klog.Logger, error) {
 		return klog.Background(), fmt.Errorf("logging configuration: %w", err)
 	}
 	return klog.Background(), nil
+}
+
+// answer is what such a command prints.
+type answer interface {
+	writeText(w io.Writer) error
+	// data returns what is printed as JSON or YAML.
+	data() (any, error)
+}
+
+// print prints an answer in the form that --output names.
+func (o *queryOptions) print(w io.Writer, a answer) error {
+	if o.output == outputTable {
+		return a.writeText(w)
+	}
+	data, err := a.data()
+	if err != nil {
+		return err
+	}
+	// MarshalIndent squeezes the request of explain, whose spacing protojson leaves to chance.
+	text, err := json.MarshalIndent(data, "", "  ")
+	if err == nil && o.output == outputYAML {
+		text, err = yaml.JSONToYAML(text)
+	}
+	if err == nil {
+		_, err = w.Write(append(bytes.TrimSuffix(text, []byte("\n")), '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("print the answer: %w", err)
+	}
+	return nil
 }
 
 // query is a command that reads, prints an answer and ends.

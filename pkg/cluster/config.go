@@ -22,6 +22,19 @@ type Address struct {
 	Kubeconfigs []string
 	// Master is the flag --master: the server's URL, alone or in place of the one in the kubeconfig.
 	Master string
+	// Context is the kubeconfig's context to use; empty means its current one.
+	Context string
+	// As is the user to impersonate; empty means nobody.
+	As string
+}
+
+// overrides returns what takes precedence over the kubeconfig.
+func (a Address) overrides() *clientcmd.ConfigOverrides {
+	return &clientcmd.ConfigOverrides{
+		CurrentContext: a.Context,
+		ClusterInfo:    clientcmdapi.Cluster{Server: a.Master},
+		AuthInfo:       clientcmdapi.AuthInfo{Impersonate: a.As},
+	}
 }
 
 // RESTConfig reads the configuration of API requests: from the kubeconfig that applies, else from Master alone,
@@ -29,15 +42,18 @@ type Address struct {
 // no user agent; NewClients sets them on copies.
 func RESTConfig(ctx context.Context, from Address) (*rest.Config, error) {
 	rules, path := loadingRules(ctx, from)
+	if path == "" && from.Context != "" {
+		return nil, fmt.Errorf("context %q: there is no kubeconfig to have it, name one with --kubeconfig", from.Context)
+	}
 	if path == "" && from.Master == "" {
 		config, err := rest.InClusterConfig()
 		if err != nil {
 			return nil, fmt.Errorf("in-cluster configuration (no --kubeconfig, --master or KUBECONFIG is set): %w", err)
 		}
+		config.Impersonate.UserName = from.As
 		return config, nil
 	}
-	overrides := &clientcmd.ConfigOverrides{ClusterInfo: clientcmdapi.Cluster{Server: from.Master}}
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, from.overrides()).ClientConfig()
 	switch {
 	case err == nil:
 		return config, nil
@@ -49,14 +65,14 @@ func RESTConfig(ctx context.Context, from Address) (*rest.Config, error) {
 	return nil, fmt.Errorf("kubeconfig %q: %w", path, err)
 }
 
-// Namespace returns the namespace that the kubeconfig's current context names; "default" when it names none, and
+// Namespace returns the namespace that the kubeconfig's context names; "default" when it names none, and
 // without a kubeconfig. It reads files and makes no request.
 func Namespace(ctx context.Context, from Address) (string, error) {
 	rules, path := loadingRules(ctx, from)
 	if path == "" {
 		return metav1.NamespaceDefault, nil
 	}
-	namespace, _, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).Namespace()
+	namespace, _, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: from.Context}).Namespace()
 	if err != nil {
 		return "", fmt.Errorf("kubeconfig %q: %w", path, err)
 	}

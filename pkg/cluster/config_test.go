@@ -79,6 +79,23 @@ func TestRESTConfigFindsTheServer(t *testing.T) {
 	}
 }
 
+func TestRESTConfigTakesContextAndUser(t *testing.T) {
+	t.Parallel()
+	two := kubeconfig(t, "two", `clusters: [{name: c, cluster: {server: "https://c"}}, {name: d, cluster: {server: "https://d"}}]
+contexts: [{name: x, context: {cluster: c}}, {name: z, context: {cluster: d, namespace: mine}}]
+current-context: x
+`)
+	from := Address{Kubeconfigs: []string{two}, Context: "z", As: "jane"}
+	config, err := RESTConfig(t.Context(), from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace, err := Namespace(t.Context(), from)
+	if config.Host != "https://d" || config.Impersonate.UserName != "jane" || namespace != "mine" || err != nil {
+		t.Errorf("server %q, user %q, namespace %q, %v, want those of context z and jane", config.Host, config.Impersonate.UserName, namespace, err)
+	}
+}
+
 func TestRESTConfigSaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -88,6 +105,8 @@ func TestRESTConfigSaysWhatIsWrong(t *testing.T) {
 		"nothing outside of a cluster": {Address{}, "in-cluster configuration"},
 		"a missing file":               {Address{Kubeconfigs: []string{"/does/not/exist"}}, "/does/not/exist"},
 		"a list of missing files":      {Address{Kubeconfigs: []string{"/a", "/b"}}, "/a:/b"},
+		"a context that is not there":  {Address{Kubeconfigs: []string{kubeconfig(t, "whole", whole("https://h"))}, Context: "nosuch"}, `context "nosuch"`},
+		"a context of no file":         {Address{Context: "x"}, "--kubeconfig"},
 		"a file that is no kubeconfig": {Address{Kubeconfigs: []string{kubeconfig(t, "bad", ":::")}}, "bad"},
 	} {
 		t.Run(name, func(t *testing.T) {

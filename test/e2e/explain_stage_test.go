@@ -55,12 +55,12 @@ func runExplain(t *testing.T, o sidecar.Options, args ...string) (code int, stdo
 	return runCommand(t, o, "explain", args...)
 }
 
-// runCommand runs a command with the arguments of the sidecar.
+// runCommand runs a command with the arguments of the sidecar. The kubeconfig that KUBECONFIG names is not to be read.
 func runCommand(t *testing.T, o sidecar.Options, command string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	all := slices.Concat([]string{command, "--kubeconfig=" + o.Kubeconfig}, o.Args, args)
 	process := exec.CommandContext(t.Context(), sidecar.Binary(t), all...)
-	process.Env = append(process.Environ(), append([]string{"KUBECONFIG="}, o.Env...)...)
+	process.Env = append(process.Environ(), append([]string{"KUBECONFIG=/does/not/exist"}, o.Env...)...)
 	var out, errs bytes.Buffer
 	process.Stdout, process.Stderr = &out, &errs
 	err := process.Run()

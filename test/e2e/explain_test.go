@@ -159,7 +159,7 @@ func TestWhatIsExplainedIsWhatTheDriverGets(t *testing.T) {
 					t.Errorf("the driver was called: %s", call)
 				}
 			}
-			without := s.explain(o, "--driver="+s.Driver.Name(), "--capabilities="+strings.Join(e.Driver.Capabilities, ","), asked)
+			without := s.explain(o, "--driver="+s.Driver.Name(), "--capabilities="+strings.Join(e.Driver.Capabilities, ","), s.Namespace+"/"+asked)
 			if diff := cmp.Diff(e.text, without.text); (diff != "") != tc.socketOnly {
 				t.Errorf("with and without a socket (-with +without):\n%s", diff)
 			}
@@ -246,7 +246,7 @@ func TestADeletionIsExplained(t *testing.T) {
 		live, err := s.Client.CoreV1().PersistentVolumes().Get(ctx, pv.Name, metav1.GetOptions{})
 		return err == nil && live.Status.Phase == corev1.VolumeReleased, err
 	})
-	e := s.explain(o, socket, "--pv="+pv.Name)
+	e := s.explain(o, socket, "pv/"+pv.Name)
 	got := &csi.DeleteVolumeRequest{}
 	if e.Answer != "delete" || protojson.Unmarshal(e.Call.Request, got) != nil {
 		t.Fatalf("answer %s", e.text)
