@@ -137,14 +137,16 @@ func TestAskedPrintsSorted(t *testing.T) {
 	}
 }
 
-// GA gates are accepted but not advertised.
-func TestHelpShowsAlphaAndBetaOnly(t *testing.T) {
+// Each gate that can be set is shown, also those that are generally available.
+func TestHelpShowsEachGate(t *testing.T) {
 	t.Parallel()
 	want := []string{
 		"AllAlpha=true|false (ALPHA - default=false)",
 		"AllBeta=true|false (BETA - default=false)",
 		"CrossNamespaceVolumeDataSource=true|false (ALPHA - default=false)",
 		"ReleaseLeaderElectionOnExit=true|false (ALPHA - default=false)",
+		"Topology=true|false (GA - default=true)",
+		"VolumeAttributesClass=true|false (GA - default=true)",
 	}
 	if diff := cmp.Diff(want, Help()); diff != "" {
 		t.Errorf("help (-want +got):\n%s", diff)

@@ -1,6 +1,7 @@
 package features
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -104,11 +105,18 @@ func Known() []string {
 	return names
 }
 
-// Help returns one line for each gate that is shown in the usage text, sorted: alpha and beta ones.
+// Help returns one line for each gate that has an effect, sorted.
 func Help() []string {
 	set := featuregate.NewFeatureGate()
 	if err := set.Add(specs); err != nil {
 		return nil
 	}
-	return set.KnownFeatures()
+	all := set.GetAll()
+	var lines []string
+	for _, name := range Known() {
+		spec := all[featuregate.Feature(name)]
+		stage := cmp.Or(string(spec.PreRelease), "GA") // which has no name of its own
+		lines = append(lines, fmt.Sprintf("%s=true|false (%s - default=%t)", name, stage, spec.Default))
+	}
+	return lines
 }

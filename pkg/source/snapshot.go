@@ -13,6 +13,10 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
+// ErrSnapshotsNotServed is the ReadErr when the API server does not serve the kinds of snapshots, because their CRDs
+// are not installed.
+var ErrSnapshotsNotServed = errors.New("the API server does not serve VolumeSnapshot (snapshot.storage.k8s.io/v1)")
+
 // SnapshotFacts is what was read about a claim that is restored from a VolumeSnapshot. Everything is only read.
 type SnapshotFacts struct {
 	// Claim is the claim to fill. Required.
@@ -27,7 +31,7 @@ type SnapshotFacts struct {
 	// Snapshot is the source, Content what it is bound to; nil when it was not found or could not be read.
 	Snapshot *snapv1.VolumeSnapshot
 	Content  *snapv1.VolumeSnapshotContent
-	// ReadErr is why the first of them that is nil could not be read; nil for not found.
+	// ReadErr is why the first of them that is nil could not be read, also ErrSnapshotsNotServed; nil for not found.
 	ReadErr error
 	// PreventModeConversion is --prevent-volume-mode-conversion.
 	PreventModeConversion bool

@@ -132,7 +132,7 @@ func requisite(r Request, f Facts) (*Terms, error) {
 // noTerms returns the error for a cluster in which no node contributes a term.
 func noTerms(keys []string) error {
 	if len(keys) == 0 {
-		return errors.New("no available topology found: the driver has registered no topology key on any node")
+		return errors.New("no available topology found: no node has registered the driver with a topology key: check that its node plugin runs, and the CSINode objects")
 	}
 	return fmt.Errorf("no available topology found: the driver's topology keys [%s] are not found as labels on any node where it registered them",
 		strings.Join(keys, " "))

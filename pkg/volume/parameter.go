@@ -49,7 +49,7 @@ func Parameters(parameters map[string]string) (map[string]string, error) {
 	if len(unknown) > 0 {
 		slices.Sort(unknown)
 		return nil, outcome.With(outcome.Failed, fmt.Errorf(
-			"stripping the reserved parameters of the class: unknown keys %q with the reserved prefix %q", unknown, wellknown.ReservedPrefix))
+			"unknown parameters %q with the reserved prefix %q", unknown, wellknown.ReservedPrefix))
 	}
 	return stripped, nil
 }

@@ -30,7 +30,7 @@ func TestParameters(t *testing.T) {
 		"an unknown reserved key":             {parameters: map[string]string{"csi.storage.k8s.io/x": "y"}, wantErr: `"csi.storage.k8s.io/x"`},
 		"the prefix alone":                    {parameters: map[string]string{"csi.storage.k8s.io/": "y"}, wantErr: `"csi.storage.k8s.io/"`},
 		"another spelling of a known key":     {parameters: map[string]string{"csi.storage.k8s.io/fsType": "xfs"}, wantErr: `"csi.storage.k8s.io/fsType"`},
-		"the keys that we add for the driver": {parameters: map[string]string{"csi.storage.k8s.io/pvc/name": "c"}, wantErr: "stripping"},
+		"the keys that we add for the driver": {parameters: map[string]string{"csi.storage.k8s.io/pvc/name": "c"}, wantErr: `the reserved prefix "csi.storage.k8s.io/"`},
 		"all unknown keys in order": {
 			parameters: map[string]string{"csi.storage.k8s.io/b": "", "csi.storage.k8s.io/c": "", "csi.storage.k8s.io/a": ""},
 			wantErr:    `["csi.storage.k8s.io/a" "csi.storage.k8s.io/b" "csi.storage.k8s.io/c"]`,

@@ -1,6 +1,8 @@
 package provision
 
 import (
+	"errors"
+
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	snapv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -49,9 +51,10 @@ type Facts struct {
 }
 
 // unread reports whether something could not be read, so that the decision may be another one soon. What is not there
-// was read.
+// was read, and a kind that is not served has no objects.
 func (f Facts) unread() bool {
-	return f.GrantErr != nil || f.ContentErr != nil || (f.VACErr != nil && !apierrors.IsNotFound(f.VACErr))
+	content := f.ContentErr != nil && !errors.Is(f.ContentErr, source.ErrSnapshotsNotServed)
+	return f.GrantErr != nil || content || (f.VACErr != nil && !apierrors.IsNotFound(f.VACErr))
 }
 
 // Settings is what the operator and the driver decided for all claims.

@@ -110,12 +110,12 @@ func (c *Controller) gatherContent(ctx context.Context, f *Facts) {
 	switch ref.Kind {
 	case source.None, source.Populator:
 	case source.Snapshot:
-		f.Snapshot, f.ContentErr = found(c.cfg.Snapshots.SnapshotV1().VolumeSnapshots(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{}))
+		f.Snapshot, f.ContentErr = foundSnapshot(c.cfg.Snapshots.SnapshotV1().VolumeSnapshots(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{}))
 		if f.Snapshot == nil || f.Snapshot.Status == nil || f.Snapshot.Status.BoundVolumeSnapshotContentName == nil {
 			return
 		}
 		name := *f.Snapshot.Status.BoundVolumeSnapshotContentName
-		f.Content, f.ContentErr = found(c.cfg.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, name, metav1.GetOptions{}))
+		f.Content, f.ContentErr = foundSnapshot(c.cfg.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, name, metav1.GetOptions{}))
 	case source.Claim:
 		f.SourceClaim = c.cfg.Cache.Claim(ref.Namespace, ref.Name)
 		if f.SourceClaim == nil {
@@ -138,4 +138,12 @@ func found[T any](object *T, err error) (*T, error) {
 		return nil, err
 	}
 	return object, nil
+}
+
+// foundSnapshot is found for the kinds of snapshots. The API server also answers "not found" when it does not serve a kind.
+func foundSnapshot[T any](object *T, err error) (*T, error) {
+	if apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
+		return nil, source.ErrSnapshotsNotServed
+	}
+	return found(object, err)
 }

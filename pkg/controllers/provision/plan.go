@@ -271,7 +271,7 @@ func secretsResolved(f Facts, _ Settings, p *Plan) error {
 func parametersStripped(f Facts, s Settings, p *Plan) error {
 	parameters, err := volume.Parameters(f.Translated.Parameters)
 	if err != nil {
-		return failed("strip reserved parameters of class %q: %w", f.Class.Name, err)
+		return failed("stripping the reserved parameters of StorageClass %q: %w", f.Class.Name, err)
 	}
 	if s.ExtraCreateMetadata {
 		volume.AddMetadata(parameters, f.Claim, p.Request.GetName())
