@@ -11,7 +11,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/csi-sidecars/external-provisioner/pkg/cluster"
@@ -21,71 +20,11 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/controllers/snapshotprotect"
 	"github.com/csi-sidecars/external-provisioner/pkg/driver"
 	"github.com/csi-sidecars/external-provisioner/pkg/loop"
-	"github.com/csi-sidecars/external-provisioner/pkg/nodelocal"
 	"github.com/csi-sidecars/external-provisioner/pkg/process"
 	"github.com/csi-sidecars/external-provisioner/pkg/segments"
 	"github.com/csi-sidecars/external-provisioner/pkg/source"
-	"github.com/csi-sidecars/external-provisioner/pkg/trace"
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
-
-// api is everything that talks to the API server.
-type api struct {
-	config  *rest.Config
-	clients *cluster.Clients
-	tracer  *trace.Tracer // sees the requests, and what else is traced; nil when nothing is
-}
-
-// reachAPI reads the configuration and makes the clients; nothing is asked yet.
-func reachAPI(ctx context.Context, cfg Config) (*api, error) {
-	config, err := cluster.RESTConfig(ctx, cfg.Kube.address())
-	if err != nil {
-		return nil, err
-	}
-	tracer, err := newTracer(ctx, config, cfg)
-	if err != nil {
-		return nil, err
-	}
-	a, err := newAPI(config, cfg)
-	if err != nil {
-		return nil, err
-	}
-	a.tracer = tracer
-	return a, nil
-}
-
-// newTracer makes the tracer and lets it see the requests of the clients that are made of config; nil when no traces
-// are wanted.
-func newTracer(ctx context.Context, config *rest.Config, cfg Config) (*trace.Tracer, error) {
-	if cfg.Traces == nil {
-		return nil, nil //nolint:nilnil // not wanted
-	}
-	tracer, err := trace.New(ctx, *cfg.Traces)
-	if err != nil {
-		return nil, err
-	}
-	config.Wrap(tracer.Transport)
-	return tracer, nil
-}
-
-func newAPI(config *rest.Config, cfg Config) (*api, error) {
-	clients, err := cluster.NewClients(config, cluster.ClientConfig{
-		Version:      cfg.Version,
-		Provisioning: cluster.Limits{QPS: cfg.Kube.QPS, Burst: cfg.Kube.Burst},
-		Capacity:     cluster.Limits{QPS: cfg.Capacity.QPS, Burst: cfg.Capacity.Burst},
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &api{config: config, clients: clients}, nil
-}
-
-// driverConfig says how to reach the driver; nobody watches the calls.
-func driverConfig(cfg Config) driver.Config {
-	return driver.Config{
-		Address: cfg.Driver.Address, Timeout: cfg.Driver.Timeout, Timeouts: cfg.Driver.Timeouts, Migrated: migrated, Node: cfg.Node.Enabled,
-	}
-}
 
 // rooms is the assembled program: what runs in the background, and the controllers.
 type rooms struct {
@@ -354,49 +293,4 @@ func (r *rooms) settings() provision.Settings {
 		GrowToSourceSize:      cfg.Volumes.GrowToSourceSize,
 		CrossNamespace:        cfg.Gates.CrossNamespaceVolumeDataSource,
 	}
-}
-
-// nodeDeployment makes this the instance of its driver's node; nil in central mode.
-func (r *rooms) nodeDeployment(ctx context.Context) (*provision.NodeDeployment, error) {
-	if !r.cfg.Node.Enabled {
-		return nil, nil //nolint:nilnil // central mode
-	}
-	return r.serveNode(ctx, r.driver.Identity().Node, r.driver)
-}
-
-// serveNode makes this the instance of the node that info is about.
-func (r *rooms) serveNode(ctx context.Context, info *csi.NodeGetInfoResponse, room provision.RoomDriver) (*provision.NodeDeployment, error) {
-	logger := klog.FromContext(ctx)
-	local := nodelocal.NewLocal(r.name, r.cfg.Node.Name, info)
-	for _, warning := range local.Warnings(r.has.Topology) {
-		logger.Info("Warning about node deployment", "warning", warning)
-	}
-	logger.Info("Serving one node", "node", klog.KRef("", local.Name()), "nodeID", info.GetNodeId(), "topology", local.Topology().GetSegments())
-	race, err := nodelocal.NewRace(nodelocal.RaceConfig{Base: r.cfg.Node.BaseDelay, Max: r.cfg.Node.MaxDelay, Random: rand.Float64})
-	if err != nil {
-		return nil, err
-	}
-	r.fixed = segments.NewFixed(local.Name(), local.Topology())
-	return &provision.NodeDeployment{Local: local, Race: race, Room: room, ImmediateBinding: r.cfg.Node.ImmediateBinding}, nil
-}
-
-// watchTopology builds the index over Nodes and CSINodes, where something needs it.
-func (r *rooms) watchTopology() (err error) {
-	if r.cfg.Node.Enabled || (!r.has.Topology && !r.cfg.Capacity.Enabled) {
-		return nil
-	}
-	r.index, err = segments.New(segments.Config{Driver: r.name, Client: r.api.clients.Core, Metadata: r.api.clients.Metadata})
-	if err != nil {
-		return err
-	}
-	r.informers.Require("nodes and csinodes.storage.k8s.io", r.index.HasSynced, r.index.LastError)
-	r.background = append(r.background, forever("topology", r.index.Run))
-	return nil
-}
-
-func (r *rooms) topologies() provision.Topologies {
-	if r.fixed != nil {
-		return r.fixed
-	}
-	return r.index
 }
