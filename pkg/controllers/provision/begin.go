@@ -78,7 +78,7 @@ func (l operationListener) Changed(claim types.UID) {
 // Recovered implements operations.Listener.
 func (l operationListener) Recovered(op operations.Operation) {
 	l.c.recovered.put(op)
-	l.c.turns.expect(op.Claim.UID, source.Key(planOf(op).Claim)) // the driver may be at work on it
+	l.c.sourceLimiter.expectBusy(op.Claim.UID, source.Key(planOf(op).Claim)) // the driver may be at work on it
 	l.c.claims.Add(op.Claim.UID)
 }
 

@@ -26,24 +26,24 @@ func (c *Controller) syncClaim(ctx context.Context, uid types.UID) loop.Verdict 
 	verdict := loop.After(lockedRetry)
 	c.withClaim(uid, func() {
 		verdict = loop.Again() // of a panic
-		defer func() { c.leaveTurn(uid, verdict) }()
+		defer func() { c.releaseLimits(uid, verdict) }()
 		verdict = c.syncLocked(ctx, uid)
 	})
 	return verdict
 }
 
-// leaveTurn gives the claim's turn back, unless the claim is in line for one.
-func (c *Controller) leaveTurn(uid types.UID, verdict loop.Verdict) {
+// releaseLimits gives the places of the claim back, unless the claim waits for one or for its operation to be recorded.
+func (c *Controller) releaseLimits(uid types.UID, verdict loop.Verdict) {
 	if verdict == loop.Parked() {
 		return
 	}
-	c.recoveries.leave(uid, false)
-	if c.turns == nil {
+	c.recoveryLimiter.release(uid, false)
+	if c.sourceLimiter == nil {
 		return
 	}
 	cr, _ := c.creates.get(uid)
 	// A driver that never ends its work must not keep all others out for ever.
-	c.turns.leave(uid, !cr.busySince.IsZero() && time.Since(cr.busySince) < c.cfg.RetryMax)
+	c.sourceLimiter.release(uid, !cr.busySince.IsZero() && time.Since(cr.busySince) < c.cfg.RetryMax)
 }
 
 // syncLocked is syncClaim for who holds the claim's lock.
@@ -103,7 +103,7 @@ func (c *Controller) consider(ctx context.Context, cr create, claim *corev1.Pers
 		}
 		cr.slow = nil
 	}
-	now, holder, err := c.asItIs(ctx, claim)
+	now, existingPV, err := c.asItIs(ctx, claim)
 	switch {
 	case err != nil:
 		logger.Error(err, "Cannot tell whether the claim still needs a volume, trying again")
@@ -113,18 +113,18 @@ func (c *Controller) consider(ctx context.Context, cr create, claim *corev1.Pers
 		return loop.Done()
 	}
 	claim = now
-	turn, reason := c.cfg.Settings.selects(candidate{claim: claim, class: class, holder: holder})
-	if turn != attempt {
+	selected, reason := c.cfg.Settings.selects(candidate{claim: claim, class: class, existingPV: existingPV})
+	if selected != attempt {
 		logger.V(4).Info("Not provisioning", "reason", reason)
 	}
-	switch turn {
+	switch selected {
 	case classMissing:
 		c.metrics.notProvisioned(claim)
 		c.metrics.failed(claim, reasonClassMissing)
 		return loop.Again()
 	case dropBinding, dropForeign:
 		c.metrics.notProvisioned(claim)
-		c.metrics.ignored(claim, unservedBy[turn])
+		c.metrics.ignored(claim, unservedBy[selected])
 		c.creates.drop(claim.UID)
 		return loop.Done()
 	case drop:
@@ -164,7 +164,7 @@ func (c *Controller) attempt(ctx context.Context, cr create, class *storagev1.St
 		c.metrics.ignored(cr.claim, unservedPopulator)
 		return loop.Done()
 	}
-	if err == nil && !c.turn(ctx, cr) {
+	if err == nil && !c.acquireLimits(ctx, cr) {
 		return loop.Parked()
 	}
 	c.tell(cr.claim, eventProvisioning(cr.claim))
@@ -185,20 +185,20 @@ func (c *Controller) decide(ctx context.Context, cr create, class *storagev1.Sto
 	return facts, plan, err
 }
 
-// turn reports whether a call for the claim may be made now. If not, its turn wakes it.
-func (c *Controller) turn(ctx context.Context, cr create) bool {
+// acquireLimits reports whether a call for the claim may be made now. If not, the claim waits for a place and is woken.
+func (c *Controller) acquireLimits(ctx context.Context, cr create) bool {
 	// What an earlier process left takes half of the workers at most, so that new claims go on.
-	if cr.recovered != nil && !c.recoveries.take(cr.claim.UID, "recovered", true) {
+	if cr.recovered != nil && !c.recoveryLimiter.tryAcquire(cr.claim.UID, "recovered", true) {
 		return false
 	}
-	if c.turns == nil {
+	if c.sourceLimiter == nil {
 		return true
 	}
 	key := source.Key(cr.claim)
-	if c.turns.take(cr.claim.UID, key, cr.proto.unanswered) {
+	if c.sourceLimiter.tryAcquire(cr.claim.UID, key, cr.proto.unanswered) {
 		return true
 	}
 	trace.PutOff(ctx)
-	klog.FromContext(ctx).V(4).Info("Waiting for a turn, as many volumes as may be are being made from the source", "source", key)
+	klog.FromContext(ctx).V(4).Info("The limit of concurrent creates for this source is reached, waiting", "source", key)
 	return false
 }

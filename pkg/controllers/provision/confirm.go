@@ -141,7 +141,7 @@ func attachedTo(pv *corev1.PersistentVolume, attachment *storagev1.VolumeAttachm
 // was made anew is another one.
 func (c *Controller) asItIs(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, error) {
 	if c.cfg.Cache.CaughtUp(cluster.Claims) && c.cfg.Cache.CaughtUp(cluster.PVs) {
-		return claim, c.holder(claim), nil
+		return claim, c.existingPV(claim), nil
 	}
 	now, err := c.cfg.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
 	switch {

@@ -48,12 +48,12 @@ type Controller struct {
 	finalizers *cluster.PVFinalizers
 	upkeep     *upkeep
 
-	claims *loop.Loop[types.UID] // keyed by claim UID: a claim made anew under an old name is new work
-	turns  *turns                // of claims with a source; nil for no bound
-	// recoveries bounds how many operations of earlier processes are replayed at once.
-	recoveries *turns
-	volumes    *loop.Loop[string]    // keyed by PersistentVolume name
-	unsaved    *loop.Loop[types.UID] // keyed by claim UID: two PersistentVolumes to be may have one name
+	claims        *loop.Loop[types.UID] // keyed by claim UID: a claim made anew under an old name is new work
+	sourceLimiter *limiter              // calls for volumes from one source; nil for no bound
+	// recoveryLimiter bounds how many operations of earlier processes are replayed at once.
+	recoveryLimiter *limiter
+	volumes         *loop.Loop[string]    // keyed by PersistentVolume name
+	unsaved         *loop.Loop[types.UID] // keyed by claim UID: two PersistentVolumes to be may have one name
 
 	releases  *releases
 	snapshots *loop.Loop[types.NamespacedName] // those of releases
@@ -81,9 +81,9 @@ func New(cfg Config) (*Controller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("provision: %w", err)
 	}
-	c.recoveries = newTurns(max(1, cfg.CreateWorkers/2), c.claims.Add)
-	c.turns = newTurns(cfg.MaxCreatesPerSource, c.claims.Add)
-	if err := c.turns.register(cfg.Registerer); err != nil {
+	c.recoveryLimiter = newLimiter(max(1, cfg.CreateWorkers/2), c.claims.Add)
+	c.sourceLimiter = newLimiter(cfg.MaxCreatesPerSource, c.claims.Add)
+	if err := c.sourceLimiter.register(cfg.Registerer); err != nil {
 		return nil, fmt.Errorf("provision: register metrics: %w", err)
 	}
 	c.volumes, err = loop.New(loop.Config[string]{
@@ -142,8 +142,8 @@ func (c *Controller) Run(stop, work context.Context) error {
 	working.Go(func() { c.upkeep.queue.Run(stop, stop) }) // a stop waits for none of it
 	working.Go(func() { c.finalizers.Run(stop, c.wakeRefused) })
 	<-stop.Done()
-	c.turns.drain()
-	c.recoveries.drain()
+	c.sourceLimiter.drain()
+	c.recoveryLimiter.drain()
 	worked := make(chan struct{})
 	go func() { working.Wait(); close(worked) }()
 	c.drain(work, worked)

@@ -7,18 +7,18 @@
 //
 // The way of a claim, one file each:
 //
-//	select.go   is the claim ours, and is it its turn? (pure)
+//	select.go   is the claim ours, and does it need a volume now? (pure)
 //	gather.go   reads everything that the decision needs into Facts
 //	plan.go     decides: Facts → Plan or an error with its outcome (pure), by
 //	            the checks of plansteps.go
-//	turns.go    may a call for its source be made now?
+//	limiter.go  may a call for its source be made now?
 //	begin.go    the operation is recorded in a Lease before the first call
 //	apply.go    secret, protection, CreateVolume, response, clean-up
 //	protect.go  our finalizer on the source, before the call
 //	answer.go   what follows an answer of the driver
 //	save.go     PersistentVolume to the API server, for as long as it takes
 //	release.go  our finalizer off the snapshot that nothing is made from any more
-//	claim.go    puts them together and turns the result into a verdict
+//	claim.go    puts them together and returns a verdict
 //
 // What must outlive an attempt is in create.go, what must outlive the process
 // in a Lease (package operations): record.go converts between both, recover.go

@@ -23,7 +23,7 @@ const drainRetry = 500 * time.Millisecond
 func (c *Controller) drain(work context.Context, worked <-chan struct{}) {
 	var steps sync.WaitGroup
 	defer steps.Wait()
-	var begun sync.Map // keys of the steps that run or wait for their turn
+	var begun sync.Map // keys of the steps that run or wait for a slot
 	for work.Err() == nil {
 		todo := c.unfinished(work)
 		if len(todo) == 0 && worked == nil {
@@ -104,8 +104,8 @@ func (c *Controller) driveOn(work context.Context, uid types.UID) {
 		case cr.lastFinal && cr.proto.wait(time.Now(), c.spacing(cr.plan)) > 0:
 		default:
 			const busy = false // no new create is begun that could be kept out
-			defer c.turns.leave(uid, busy)
-			defer c.recoveries.leave(uid, busy)
+			defer c.sourceLimiter.release(uid, busy)
+			defer c.recoveryLimiter.release(uid, busy)
 			c.syncLocked(work, uid)
 		}
 	})

@@ -43,9 +43,9 @@ func (c *Controller) awaitBinding(ctx context.Context, cr create, claim *corev1.
 	return true, loop.Done()
 }
 
-// holder returns the PersistentVolume that has the name of the claim's own to be, nil when there is none or
+// existingPV returns the PersistentVolume that has the name of the claim's own to be, nil when there is none or
 // when there can be no such name.
-func (c *Controller) holder(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
+func (c *Controller) existingPV(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
 	name, err := c.cfg.Settings.volumeName(claim.UID)
 	if err != nil {
 		return nil
@@ -55,7 +55,7 @@ func (c *Controller) holder(claim *corev1.PersistentVolumeClaim) *corev1.Persist
 
 // volumeOf returns the PersistentVolume that stands for the volume made for the claim, nil when the cache has none.
 func (c *Controller) volumeOf(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
-	if pv := c.holder(claim); pv != nil && c.isOurs(pv, claim.UID, "") {
+	if pv := c.existingPV(claim); pv != nil && c.isOurs(pv, claim.UID, "") {
 		return pv
 	}
 	return nil

@@ -34,7 +34,7 @@ const (
 	AnswerCompete Answer = "compete"
 	// AnswerRefuse: an attempt is made and fails before the driver is called.
 	AnswerRefuse Answer = "refuse"
-	// AnswerNothing: it is not the object's turn, or not this driver's object.
+	// AnswerNothing: there is nothing to do for the object now, or it is another driver's.
 	AnswerNothing Answer = "nothing"
 	// AnswerDelete: DeleteVolume is called.
 	AnswerDelete Answer = "delete"
@@ -137,27 +137,27 @@ func (c *Controller) operationInFlight(ctx context.Context, claim *corev1.Persis
 func (c *Controller) explainTurn(ctx context.Context, e *ClaimExplanation, class *storagev1.StorageClass) error {
 	e.stage(stageOperation, []string{"no CreateVolume operation is in flight or left unfinished"})
 	e.reached(stageOperation, 1, "")
-	e.stage(stageTurn, names(turnChecks, func(t turnCheck) string { return t.name }))
+	e.stage(stageTurn, names(selectionChecks, func(t selectionCheck) string { return t.name }))
 	if c.cfg.Node != nil {
 		e.stage(stageNode, []string{"the claim is for this node", "the node has room, where nodes compete for the claim"})
 	}
 	e.stage(stagePlan, names(steps, func(s step) string { return s.name }))
 
-	candidate := candidate{claim: e.Claim, class: class, holder: c.holder(e.Claim)}
-	if i := c.cfg.Settings.turn(candidate); i < len(turnChecks) {
-		e.reached(stageTurn, i, turnChecks[i].detail(c.cfg.Settings, candidate))
+	candidate := candidate{claim: e.Claim, class: class, existingPV: c.existingPV(e.Claim)}
+	if i := c.cfg.Settings.passedChecks(candidate); i < len(selectionChecks) {
+		e.reached(stageTurn, i, selectionChecks[i].detail(c.cfg.Settings, candidate))
 		e.Answer = AnswerNothing
-		c.noteNoTurn(e, turnChecks[i].then)
+		c.noteNotSelected(e, selectionChecks[i].then)
 		return nil
 	}
-	e.reached(stageTurn, len(turnChecks), "")
+	e.reached(stageTurn, len(selectionChecks), "")
 	if c.cfg.Node == nil {
 		return c.explainPlan(e, c.gather(ctx, e.Claim, class), AnswerCreate)
 	}
 	return c.explainNode(ctx, e, class)
 }
 
-// explainNode is for a claim whose turn it is, in node deployment.
+// explainNode is for a claim that needs a volume, in node deployment.
 func (c *Controller) explainNode(ctx context.Context, e *ClaimExplanation, class *storagev1.StorageClass) error {
 	s, here := c.standTo(ctx, e.Claim, class), c.cfg.Node.name()
 	switch s.verdict {

@@ -311,7 +311,7 @@ func TestExplainedDeletionsHappen(t *testing.T) {
 // The names are what people read and programs look for: each says something, and none stands for two.
 func TestChecksHaveNamesOfTheirOwn(t *testing.T) {
 	t.Parallel()
-	all := names(turnChecks, func(c turnCheck) string { return c.name })
+	all := names(selectionChecks, func(c selectionCheck) string { return c.name })
 	all = append(all, names(steps, func(s step) string { return s.name })...)
 	all = append(all, names(deletionSteps, func(s deletionStep) string { return s.name })...)
 	slices.Sort(all)

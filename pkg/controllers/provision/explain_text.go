@@ -10,7 +10,7 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
-// What follows is for people only: why a check of a claim's turn failed, and what comes before and after a call.
+// What follows is for people only: why a selection check failed, and what comes before and after a call.
 
 func tellBound(_ Settings, c candidate) string {
 	return fmt.Sprintf("it has PersistentVolume %s", c.claim.Spec.VolumeName)
@@ -49,16 +49,16 @@ func tellWaits(_ Settings, c candidate) string {
 }
 
 func tellVolume(_ Settings, c candidate) string {
-	return fmt.Sprintf("PersistentVolume %s stands for it (phase %s), and kube-controller-manager binds the two", c.holder.Name, c.holder.Status.Phase)
+	return fmt.Sprintf("PersistentVolume %s stands for it (phase %s), and kube-controller-manager binds the two", c.existingPV.Name, c.existingPV.Status.Phase)
 }
 
 func tellForeignClass(s Settings, c candidate) string {
 	return fmt.Sprintf("class %q names %q, and this is driver %q", c.class.Name, c.class.Provisioner, s.Driver)
 }
 
-// noteNoTurn says what brings the claim back.
-func (c *Controller) noteNoTurn(e *ClaimExplanation, turn selection) {
-	if turn == classMissing {
+// noteNotSelected says what brings the claim back.
+func (c *Controller) noteNotSelected(e *ClaimExplanation, selected selection) {
+	if selected == classMissing {
 		e.notef("It is tried again after %s, then after ever longer pauses up to %s.", c.cfg.RetryStart, c.cfg.RetryMax)
 		return
 	}

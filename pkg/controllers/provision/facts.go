@@ -44,8 +44,8 @@ type Facts struct {
 	// Requirement is where the volume must be accessible from; nil when there is nothing to say.
 	Requirement    *csi.TopologyRequirement
 	RequirementErr error
-	// Holder is the PersistentVolume that has the name of the claim's own to be, whoever it belongs to.
-	Holder *corev1.PersistentVolume
+	// ExistingPV is the PersistentVolume that has the name of the claim's own to be, whoever it belongs to.
+	ExistingPV *corev1.PersistentVolume
 	// Outstanding says that an earlier call for this claim may still be at work in the driver.
 	Outstanding bool
 }

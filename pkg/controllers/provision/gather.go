@@ -48,7 +48,7 @@ func (c *Controller) remembered(claim *corev1.PersistentVolumeClaim, class *stor
 		SelectedNode: where.node,
 		WantsVAC:     c.cfg.WantsVAC(),
 		Outstanding:  where.outstanding,
-		Holder:       c.holder(claim),
+		ExistingPV:   c.existingPV(claim),
 	}
 	f.Translated, f.TranslateErr = c.translated(class)
 	f.Source, f.SourceErr = source.Of(claim, c.cfg.Settings.CrossNamespace)

@@ -99,7 +99,7 @@ func TestAPanicForgetsNoVolume(t *testing.T) {
 	}
 }
 
-// A turn of --max-creates-per-source is given back by whoever panics: the other claim does not wait for ever.
+// A place of --max-creates-per-source is given back by whoever panics: the other claim does not wait for ever.
 func TestAPanicGivesTheTurnBack(t *testing.T) {
 	inWorld(t, func(cfg *Config) { cfg.MaxCreatesPerSource, cfg.RetryStart = 1, time.Hour; cfg.RetryMax = time.Hour }, func(t *testing.T, w *world) {
 		w.driver.answers(answer{after: time.Second, edit: func(*csi.Volume) { panic("driver") }})
@@ -110,7 +110,7 @@ func TestAPanicGivesTheTurnBack(t *testing.T) {
 		w.pass(time.Minute)
 		w.unlocked()
 		if w.pv("pvc-uid-of-d") == nil {
-			t.Error("the claim that waited for its turn has no PersistentVolume")
+			t.Error("the claim that waited for its place has no PersistentVolume")
 		}
 	})
 }

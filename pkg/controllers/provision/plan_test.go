@@ -157,10 +157,10 @@ func faults() []fault {
 		}, outcome.Failed, []string{"selector"}},
 		{"the name cannot be made", func(s *situation) { s.Settings.VolumeNamePrefix = "" }, outcome.Failed, []string{"prefix"}},
 		{"the name is taken", func(s *situation) {
-			s.Facts.Holder = fixture.PV("pvc-0123-4567").BoundTo(fixture.Claim("x").UID("x").Obj()).Obj()
+			s.Facts.ExistingPV = fixture.PV("pvc-0123-4567").BoundTo(fixture.Claim("x").UID("x").Obj()).Obj()
 		}, outcome.Failed, []string{"pvc-0123-4567", "another claim"}},
 		{"the name is that of a PersistentVolume without a claim", func(s *situation) {
-			s.Facts.Holder = fixture.PV("pvc-0123-4567").Obj()
+			s.Facts.ExistingPV = fixture.PV("pvc-0123-4567").Obj()
 		}, outcome.Failed, []string{"pvc-0123-4567"}},
 		{"two file systems are named", parameter("fsType", "ext4"), outcome.Failed, []string{"fstype"}},
 		{"the access mode is unknown", func(s *situation) {
@@ -233,7 +233,7 @@ func TestOutcomesThatDependOnMore(t *testing.T) {
 		"a populator's claim is not ours":                         {func(s *situation) { s.Facts.Source = source.Reference{Kind: source.Populator, KindName: "Recipe"} }, outcome.NotOurs},
 		"also when the driver can do nothing":                     {func(s *situation) { s.Facts.Source.Kind, s.Settings.Capabilities = source.Populator, Capabilities{} }, outcome.NotOurs},
 		"a source in another namespace must be granted, even so":  {func(s *situation) { s.Facts.Source.Kind, s.Facts.Granted = source.Populator, false }, outcome.Failed},
-		"a name that our own volume has is free for the resuming": {func(s *situation) { s.Facts.Holder, s.Facts.Outstanding = fixture.PV("pvc-0123-4567").Obj(), true }, outcome.Done},
+		"a name that our own volume has is free for the resuming": {func(s *situation) { s.Facts.ExistingPV, s.Facts.Outstanding = fixture.PV("pvc-0123-4567").Obj(), true }, outcome.Done},
 		"a class of the other gate is not read":                   {func(s *situation) { s.Facts.WantsVAC, s.Facts.VAC, s.Settings.Capabilities.Modify = false, nil, false }, outcome.Done},
 	} {
 		t.Run(name, func(t *testing.T) {

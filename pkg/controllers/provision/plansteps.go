@@ -79,7 +79,7 @@ func named(f Facts, s Settings, p *Plan) error {
 	if err != nil {
 		return outcome.With(outcome.Failed, err)
 	}
-	if h := f.Holder; h != nil && !f.Outstanding && (h.Spec.ClaimRef == nil || h.Spec.ClaimRef.UID != f.Claim.UID) {
+	if h := f.ExistingPV; h != nil && !f.Outstanding && (h.Spec.ClaimRef == nil || h.Spec.ClaimRef.UID != f.Claim.UID) {
 		return failed("the volume name %q is taken by a PersistentVolume of another claim: raise --volume-name-uuid-length", name)
 	}
 	p.Request.Name = name

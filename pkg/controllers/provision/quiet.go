@@ -153,7 +153,7 @@ func (c *Controller) tellStill(uid types.UID, failure string) bool {
 	cr, _ := c.creates.get(uid)
 	if !cr.outstanding() {
 		class := c.cfg.Cache.Class(volume.ClassName(claim))
-		if turn, _ := c.cfg.Settings.selects(candidate{claim: claim, class: class, holder: c.holder(claim)}); turn != attempt {
+		if selected, _ := c.cfg.Settings.selects(candidate{claim: claim, class: class, existingPV: c.existingPV(claim)}); selected != attempt {
 			return false
 		}
 	}

@@ -136,7 +136,7 @@ func (c *Controller) drive(ctx context.Context, cr create, claim *corev1.Persist
 			return verdict
 		}
 	}
-	if !c.turn(ctx, cr) {
+	if !c.acquireLimits(ctx, cr) {
 		return loop.Parked()
 	}
 	c.tell(cr.claim, eventProvisioning(cr.claim))

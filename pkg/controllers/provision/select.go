@@ -8,18 +8,18 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
-// selection says whether it is a claim's turn.
+// selection says what to do about a claim of which nothing is outstanding.
 type selection int
 
 const (
-	// drop: not ours or not its turn; the next event tells.
+	// drop: not ours, or nothing to do now; the next event tells.
 	drop selection = iota
 	// dropBinding and dropForeign: the same, counted as an attempt that failed, since the original does so.
 	dropBinding
 	dropForeign
 	// classMissing: ours, and its class is not there.
 	classMissing
-	// attempt: ours, and its turn.
+	// attempt: ours, and it needs a volume now.
 	attempt
 )
 
@@ -33,17 +33,17 @@ func (s Settings) known(provisioner string) bool {
 	return provisioner != "" && (provisioner == s.Driver || provisioner == s.InTree)
 }
 
-// candidate is a claim of which no create is outstanding, with what decides whether it is its turn.
+// candidate is a claim of which no create is outstanding, with what decides about it.
 type candidate struct {
 	claim *corev1.PersistentVolumeClaim
 	// class is the claim's, nil when it is missing.
 	class *storagev1.StorageClass
-	// holder is the PersistentVolume that has the name of the claim's own to be, nil when there is none.
-	holder *corev1.PersistentVolume
+	// existingPV is the PersistentVolume that has the name of the claim's own to be, nil when there is none.
+	existingPV *corev1.PersistentVolume
 }
 
-// turnCheck is one condition for an attempt.
-type turnCheck struct {
+// selectionCheck is one condition for an attempt.
+type selectionCheck struct {
 	// name says what must be true; for people.
 	name string
 	// stops reports whether it is not.
@@ -55,8 +55,8 @@ type turnCheck struct {
 	detail func(s Settings, c candidate) string
 }
 
-// turnChecks in the order in which they count; each relies on those before it.
-var turnChecks = []turnCheck{
+// selectionChecks in the order in which they count; each relies on those before it.
+var selectionChecks = []selectionCheck{
 	{"the claim is not bound", isBound, drop, "bound", tellBound},
 	{"the claim is for this driver", isForeign, drop, "another provisioner's", tellForeign},
 	{"the claim is not being deleted", isTerminating, drop, "being deleted", tellTerminating},
@@ -79,27 +79,27 @@ func waitsForNode(_ Settings, c candidate) bool {
 }
 
 func hasVolume(_ Settings, c candidate) bool {
-	return c.holder != nil && c.holder.Spec.ClaimRef != nil && c.holder.Spec.ClaimRef.UID == c.claim.UID
+	return c.existingPV != nil && c.existingPV.Spec.ClaimRef != nil && c.existingPV.Spec.ClaimRef.UID == c.claim.UID
 }
 
 func hasForeignClass(s Settings, c candidate) bool { return !s.known(c.class.Provisioner) }
 
 // selects decides about the claim. The reason is for the log.
 func (s Settings) selects(c candidate) (selection, string) {
-	if i := s.turn(c); i < len(turnChecks) {
-		return turnChecks[i].then, turnChecks[i].reason
+	if i := s.passedChecks(c); i < len(selectionChecks) {
+		return selectionChecks[i].then, selectionChecks[i].reason
 	}
 	return attempt, ""
 }
 
-// turn returns how many of the turnChecks the claim passes: all of them, or those before the one that stops it.
-func (s Settings) turn(c candidate) int {
-	for i := range turnChecks {
-		if turnChecks[i].stops(s, c) {
+// passedChecks returns how many of the selectionChecks the claim passes: all of them, or those before the one that stops it.
+func (s Settings) passedChecks(c candidate) int {
+	for i := range selectionChecks {
+		if selectionChecks[i].stops(s, c) {
 			return i
 		}
 	}
-	return len(turnChecks)
+	return len(selectionChecks)
 }
 
 // waits reports whether claims of the class are placed by the scheduler first.

@@ -16,7 +16,7 @@ import (
 func (c *Controller) Waiting() []*corev1.PersistentVolumeClaim {
 	var waiting []*corev1.PersistentVolumeClaim
 	for _, claim := range c.cfg.Cache.UnboundClaims() {
-		selected, _ := c.cfg.Settings.selects(candidate{claim: claim, class: c.cfg.Cache.Class(volume.ClassName(claim)), holder: c.holder(claim)})
+		selected, _ := c.cfg.Settings.selects(candidate{claim: claim, class: c.cfg.Cache.Class(volume.ClassName(claim)), existingPV: c.existingPV(claim)})
 		if selected == attempt && (c.cfg.Node == nil || claim.Annotations[wellknown.AnnSelectedNode] == c.cfg.Node.Local.Name()) {
 			waiting = append(waiting, claim)
 		}

@@ -49,11 +49,11 @@ func (w *world) logged(want ...string) {
 	}
 }
 
-// noTurnsLeft checks that nothing is remembered of turns.
-func (w *world) noTurnsLeft() {
+// noPlacesLeft checks that the limiter remembers nothing.
+func (w *world) noPlacesLeft() {
 	w.Helper()
-	if t := w.c.turns; len(t.sources)+len(t.of) != 0 {
-		w.Errorf("turns are left: %v, %v", t.sources, t.of)
+	if l := w.c.sourceLimiter; len(l.keys)+len(l.keyOf) != 0 {
+		w.Errorf("left are %v, %v", l.keys, l.keyOf)
 	}
 }
 
@@ -74,7 +74,7 @@ func TestClaimsThatWaitForTheirSourceHoldNoWorker(t *testing.T) {
 		if told := w.events.having("Provisioning"); len(told) != 1 {
 			t.Errorf("told %q, want what is said of the first", told)
 		}
-		if got := w.c.turns.waiting(); got != 3 {
+		if got := w.c.sourceLimiter.waiting(); got != 3 {
 			t.Errorf("%d wait, want 3", got)
 		}
 		w.clone("x", "other")
@@ -85,7 +85,7 @@ func TestClaimsThatWaitForTheirSourceHoldNoWorker(t *testing.T) {
 		if got := w.driver.mostFrom("handle-pv-of-src"); got != 1 {
 			t.Errorf("%d calls at once, want 1", got)
 		}
-		w.noTurnsLeft()
+		w.noPlacesLeft()
 	})
 }
 
@@ -99,12 +99,12 @@ func TestAsManyCallsRunAsMay(t *testing.T) {
 		}
 		w.pass(time.Minute)
 		w.logged("0 c0", "0 c1", "0 c2", "5 c3", "5 c4", "5 c5", "10 c6")
-		w.noTurnsLeft()
+		w.noPlacesLeft()
 	})
 }
 
 // While the driver is busy with a create, which its next call will tell, no new one is begun; and that next call needs
-// no turn of its own.
+// no place of its own.
 func TestABusyCreateKeepsNewOnesOut(t *testing.T) {
 	inWorld(t, atMost(1), func(t *testing.T, w *world) {
 		w.driver.answers(noAnswer, answer{code: codes.Aborted}, answer{})
@@ -119,7 +119,7 @@ func TestABusyCreateKeepsNewOnesOut(t *testing.T) {
 				t.Fatalf("calls %q, want three of a and then b", log)
 			}
 		}
-		w.noTurnsLeft()
+		w.noPlacesLeft()
 	})
 }
 
@@ -161,7 +161,7 @@ func keepsItsPlace(t *testing.T, w *world, restart bool) {
 	if log := w.log(); len(log) != 3 || !strings.HasSuffix(log[1], "a") || !strings.HasSuffix(log[2], "b") {
 		t.Fatalf("calls %q, want two of a and then b", log)
 	}
-	w.noTurnsLeft()
+	w.noPlacesLeft()
 }
 
 // A driver that is busy for ever with one claim keeps new ones out for the longest back-off, and no longer.
@@ -194,9 +194,9 @@ func TestAnUnansweredCreateGoesBeforeNewOnes(t *testing.T) {
 			w.pass(time.Millisecond)
 		}
 		w.pass(time.Hour)
-		// The second call of a would be repeated at 2 s, while b has the turn until 5 s.
+		// The second call of a would be repeated at 2 s, while b holds the place until 5 s.
 		w.logged("0 a", "1 a", "1 b", "5 a", "9 c", "13 d", "17 e")
-		w.noTurnsLeft()
+		w.noPlacesLeft()
 	})
 }
 
@@ -233,7 +233,7 @@ func TestResumedCreatesKeepTheBound(t *testing.T) {
 				t.Errorf("%s has no PersistentVolume or is recorded", name)
 			}
 		}
-		w.noTurnsLeft()
+		w.noPlacesLeft()
 	})
 }
 
@@ -256,7 +256,7 @@ func TestAStopKeepsTheBound(t *testing.T) {
 			w.clone(name, "src")
 			w.pass(time.Millisecond)
 		}
-		w.clone("c", "src") // at once busy, so that its turn is set aside
+		w.clone("c", "src") // at once busy, so that its place is reserved
 		w.pass(100 * time.Millisecond)
 		w.term(drainTime)
 		if got := w.driver.mostFrom("handle-pv-of-src"); got != 1 {
@@ -300,7 +300,7 @@ func TestAClaimThatIsDeletedWhileItWaits(t *testing.T) {
 		w.remove(w.live("b"))
 		w.pass(time.Minute)
 		w.logged("0 a", "5 c")
-		w.noTurnsLeft()
+		w.noPlacesLeft()
 	})
 }
 
@@ -346,74 +346,74 @@ func TestTheBoundHoldsWhateverHappens(t *testing.T) {
 						t.Errorf("%s has no volume", name)
 					}
 				}
-				w.noTurnsLeft()
+				w.noPlacesLeft()
 			})
 		})
 	}
 }
 
-// The queue alone: no more than the limit, everybody in one place, nobody waits while there is room.
-func TestTurns(t *testing.T) {
+// The queue alone: no more than the limit, everybody in one place, nobody waits while there is a place.
+func TestLimiter(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a seed that is always the same
 	for range 200 {
 		limit := 1 + random.IntN(3)
 		woken := map[types.UID]bool{}
-		turns := newTurns(limit, func(uid types.UID) { woken[uid] = true })
+		l := newLimiter(limit, func(uid types.UID) { woken[uid] = true })
 		for range 60 {
 			uid := types.UID(fmt.Sprint(random.IntN(8)))
 			if random.IntN(2) == 0 {
-				if turns.take(uid, "k", random.IntN(3) == 0) != turns.has(uid) {
-					t.Fatal("take does not tell what it has done")
+				if l.tryAcquire(uid, "k", random.IntN(3) == 0) != l.has(uid) {
+					t.Fatal("tryAcquire does not tell what it has done")
 				}
-				if woken[uid] && !turns.has(uid) {
-					t.Fatal("a turn that was set aside is gone")
+				if woken[uid] && !l.has(uid) {
+					t.Fatal("a place that was reserved is gone")
 				}
 			} else {
-				turns.leave(uid, random.IntN(3) == 0)
+				l.release(uid, random.IntN(3) == 0)
 				delete(woken, uid)
 			}
-			s := turns.sources["k"]
+			s := l.keys["k"]
 			if s == nil {
 				continue
 			}
-			places := len(s.running) + len(s.busy) + len(s.again) + len(s.first)
-			if len(s.running) > limit || places != len(turns.of) {
-				t.Fatalf("limit %d, %+v, of %v", limit, s, turns.of)
+			places := len(s.places) + len(s.busy) + len(s.retries) + len(s.firstCalls)
+			if len(s.places) > limit || places != len(l.keyOf) {
+				t.Fatalf("limit %d, %+v, of %v", limit, s, l.keyOf)
 			}
-			if len(s.again) > 0 && s.room(limit, true) || len(s.first) > 0 && s.room(limit, false) {
-				t.Fatalf("somebody waits while there is room: limit %d, %+v", limit, s)
+			if len(s.retries) > 0 && s.hasPlace(limit, true) || len(s.firstCalls) > 0 && s.hasPlace(limit, false) {
+				t.Fatalf("somebody waits while there is a place: limit %d, %+v", limit, s)
 			}
 		}
 		for i := range 8 {
-			turns.leave(types.UID(fmt.Sprint(i)), false)
+			l.release(types.UID(fmt.Sprint(i)), false)
 		}
-		if len(turns.sources)+len(turns.of) != 0 {
-			t.Fatalf("left are %v, %v", turns.sources, turns.of)
+		if len(l.keys)+len(l.keyOf) != 0 {
+			t.Fatalf("left are %v, %v", l.keys, l.keyOf)
 		}
 	}
 }
 
-// A stop takes back the turns that were set aside for claims which nobody wakes any more, and none whose call runs.
+// A stop takes back the places that were reserved for claims which nobody wakes any more, and none whose call runs.
 func TestADrainKeepsTheTurnsOfCalls(t *testing.T) {
 	t.Parallel()
-	turns := newTurns(2, func(types.UID) {})
+	l := newLimiter(2, func(types.UID) {})
 	for _, uid := range []types.UID{"ended", "running", "woken", "waiting"} {
-		turns.take(uid, "k", false)
+		l.tryAcquire(uid, "k", false)
 	}
-	turns.leave("ended", false)
-	turns.drain()
-	if !turns.has("running") || !turns.take("driven", "k", true) || turns.take("too many", "k", true) {
-		t.Errorf("running %v", turns.sources["k"].running)
+	l.release("ended", false)
+	l.drain()
+	if !l.has("running") || !l.tryAcquire("driven", "k", true) || l.tryAcquire("too many", "k", true) {
+		t.Errorf("running %v", l.keys["k"].places)
 	}
-	turns.leave("running", false)
-	turns.leave("driven", false)
-	if len(turns.sources)+len(turns.of) != 0 {
-		t.Errorf("left are %v, %v", turns.sources, turns.of)
+	l.release("running", false)
+	l.release("driven", false)
+	if len(l.keys)+len(l.keyOf) != 0 {
+		t.Errorf("left are %v, %v", l.keys, l.keyOf)
 	}
 }
 
-func (t *turns) has(uid types.UID) bool {
-	s := t.sources[t.of[uid]]
-	return s != nil && s.running[uid]
+func (l *limiter) has(uid types.UID) bool {
+	s := l.keys[l.keyOf[uid]]
+	return s != nil && s.places[uid]
 }
