@@ -31,7 +31,7 @@ func (c *Controller) carryOut(ctx context.Context, cr create, secret *corev1.Sec
 
 // conclude decides what follows an attempt that made no volume. plan is nil when there was none.
 func (c *Controller) conclude(ctx context.Context, cr create, plan *Plan, res result) loop.Verdict {
-	klog.FromContext(ctx).V(2).Info("Attempt failed", "outcome", outcome.Of(res.err).String(), "err", res.err)
+	klog.FromContext(ctx).Error(res.err, "Cannot provision the claim", "class", volume.ClassName(cr.claim), "code", codeOf(res.err), "reason", reasonOf(res.err), "outcome", outcome.Of(res.err).String())
 	trace.Fail(ctx, res.err)
 	c.metrics.notProvisioned(cr.claim)
 	c.metrics.failed(cr.claim, reasonOf(res.err))
@@ -73,6 +73,14 @@ func (c *Controller) conclude(ctx context.Context, cr create, plan *Plan, res re
 		return loop.Busy()
 	}
 	return loop.Again()
+}
+
+// codeOf returns the gRPC code of the driver's answer, "none" for an error that is no answer.
+func codeOf(err error) string {
+	if !outcome.HasStatus(err) {
+		return "none"
+	}
+	return outcome.Code(err).String()
 }
 
 // spacing is how far apart the calls of the plan must be so that two final answers both count.

@@ -119,6 +119,10 @@ func (c *Controller) consider(ctx context.Context, cr create, claim *corev1.Pers
 	}
 	switch selected {
 	case classMissing:
+		if !cr.classMissing {
+			logger.Error(nil, "Cannot provision the claim, its class is missing", "class", volume.ClassName(claim), "reason", reasonClassMissing)
+			c.creates.put(create{claim: claim, classMissing: true})
+		}
 		c.metrics.notProvisioned(claim)
 		c.metrics.failed(claim, reasonClassMissing)
 		return loop.Again()
@@ -131,6 +135,7 @@ func (c *Controller) consider(ctx context.Context, cr create, claim *corev1.Pers
 		c.creates.drop(claim.UID)
 		return loop.Done()
 	case attempt:
+		cr.classMissing = false
 	}
 	if ours, verdict := c.own(ctx, claim, class); !ours {
 		return verdict

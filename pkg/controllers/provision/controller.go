@@ -249,7 +249,7 @@ func (c *Controller) onClass(old, now *storagev1.StorageClass) {
 		return
 	}
 	for _, uid := range c.creates.where(func(cr create) bool {
-		return (cr.slow != nil || cr.recovered != nil) && volume.ClassName(cr.claim) == now.Name
+		return (cr.slow != nil || cr.recovered != nil || cr.classMissing) && volume.ClassName(cr.claim) == now.Name
 	}) {
 		c.claims.Add(uid)
 	}

@@ -50,6 +50,8 @@ type create struct {
 	refusedSince time.Time
 	// saved is the name of the PersistentVolume that was saved, until the claim is seen bound or gone.
 	saved string
+	// classMissing says that the log tells that the claim's class is missing.
+	classMissing bool
 	// populator says that the claim's user was told that somebody else fills it.
 	populator bool
 }

@@ -326,6 +326,41 @@ func TestAFailedCreateOfAGoneClaimIsDropped(t *testing.T) {
 	})
 }
 
+// Each attempt that fails is one line of the log at the level of errors, with claim, code and reason.
+func TestFailuresAreLogged(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		w.driver.answers(final, answer{code: codes.ResourceExhausted})
+		w.claim("c")
+		w.pass(time.Minute)
+		for _, words := range [][]string{{`code="Internal"`, `reason="DriverError"`}, {`code="ResourceExhausted"`, `reason="NoRoom"`}} {
+			if got := w.linesInLog(append(words, "ERROR", "Cannot provision the claim", `PVC="default/c"`, `class="fast"`)...); got != 1 {
+				t.Errorf("%d lines with %q, want one", got, words)
+			}
+		}
+		w.put(fixture.Claim("bad").UID("uid-of-bad").Class("fast").For(driverName).Selector("a", "b").Obj())
+		w.pass(time.Second)
+		if got := w.linesInLog("ERROR", "Cannot provision the claim", `PVC="default/bad"`, `code="none"`, `reason="Refused"`); got == 0 {
+			t.Error("a claim that is refused is not in the log")
+		}
+	})
+}
+
+// A missing class is logged once, whatever the retries, and its creation wakes the claim.
+func TestAMissingClassIsLoggedOnce(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		w.put(fixture.Claim("c").UID("uid-of-c").Class("later").For(driverName).Obj())
+		w.pass(time.Hour)
+		if got := w.linesInLog("ERROR", "its class is missing", `PVC="default/c"`, `class="later"`); got != 1 {
+			t.Errorf("%d lines, want one", got)
+		}
+		w.put(fixture.Class("later").UID("class-2").Provisioner(driverName).Obj())
+		w.pass(time.Millisecond)
+		if w.pv("pvc-uid-of-c") == nil {
+			t.Error("the claim was not woken")
+		}
+	})
+}
+
 func TestBadAnswers(t *testing.T) {
 	t.Parallel()
 	small := answer{made: true, edit: func(v *csi.Volume) { v.CapacityBytes = 1 }}
@@ -420,7 +455,7 @@ func TestTheClassComesLate(t *testing.T) {
 		}
 		w.put(fixture.Class("fast").UID("class-2").Provisioner(driverName).Obj())
 		w.pass(2 * time.Second)
-		w.calls(3)
+		w.calls(2)
 	})
 }
 

@@ -176,7 +176,7 @@ func (c *Controller) notDeleted(ctx context.Context, pv *corev1.PersistentVolume
 		klog.FromContext(ctx).V(4).Info("Not deleting", "reason", err.Error())
 		return loop.Done(), false
 	}
-	klog.FromContext(ctx).V(2).Info("Volume not deleted", "err", err)
+	klog.FromContext(ctx).Error(err, "Cannot delete the volume", "class", pv.Spec.StorageClassName, "code", codeOf(err))
 	c.metrics.notDeleted(pv)
 	c.tell(pv, eventDeleteFailed(err))
 	if outcome.Busy(err) {

@@ -141,15 +141,21 @@ func (w *world) start() {
 }
 
 // inLog reports whether the instance has logged a line that contains all the words.
-func (w *world) inLog(words ...string) bool {
+func (w *world) inLog(words ...string) bool { return w.linesInLog(words...) > 0 }
+
+// linesInLog returns how many lines with all the words the instance has logged.
+func (w *world) linesInLog(words ...string) (n int) {
 	w.Helper()
 	underlier, ok := w.logger.GetSink().(ktesting.Underlier)
 	if !ok {
 		w.Fatal("the log cannot be read")
 	}
-	return slices.ContainsFunc(strings.Split(underlier.GetBuffer().String(), "\n"), func(line string) bool {
-		return !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(line, word) })
-	})
+	for line := range strings.SplitSeq(underlier.GetBuffer().String(), "\n") {
+		if !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(line, word) }) {
+			n++
+		}
+	}
+	return n
 }
 
 // die ends the instance as SIGKILL does: from here on it reaches nobody.
