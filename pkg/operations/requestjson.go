@@ -3,6 +3,8 @@ package operations
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -204,8 +206,17 @@ func (j capabilityJSON) capability() (*csi.VolumeCapability, error) {
 
 // checkUTF8 refuses what JSON cannot hold and what no driver would get either: gRPC sends no such string.
 func (r requestJSON) checkUTF8() error {
+	for text := range r.texts {
+		if !utf8.ValidString(text) {
+			return fmt.Errorf("%q is no valid UTF-8", text)
+		}
+	}
+	return nil
+}
+
+// texts yields all strings of the request.
+func (r requestJSON) texts(yield func(string) bool) {
 	texts := []string{r.Name}
-	pairs := []map[string]string{r.Parameters, r.MutableParameters}
 	for _, c := range r.VolumeCapabilities {
 		if c.Mount != nil {
 			texts = append(append(texts, c.Mount.FsType, c.Mount.VolumeMountGroup), c.Mount.MountFlags...)
@@ -216,20 +227,18 @@ func (r requestJSON) checkUTF8() error {
 	} else if s != nil && s.Volume != nil {
 		texts = append(texts, s.Volume.VolumeID)
 	}
+	pairs := []map[string]string{r.Parameters, r.MutableParameters}
 	if a := r.AccessibilityRequirements; a != nil {
-		for _, term := range append(a.Requisite[:len(a.Requisite):len(a.Requisite)], a.Preferred...) {
+		for _, term := range slices.Concat(a.Requisite, a.Preferred) {
 			pairs = append(pairs, term.Segments)
 		}
 	}
 	for _, m := range pairs {
-		for key, value := range m {
-			texts = append(texts, key, value)
-		}
+		texts = slices.AppendSeq(slices.AppendSeq(texts, maps.Keys(m)), maps.Values(m))
 	}
 	for _, text := range texts {
-		if !utf8.ValidString(text) {
-			return fmt.Errorf("%q is no valid UTF-8", text)
+		if !yield(text) {
+			return
 		}
 	}
-	return nil
 }

@@ -107,24 +107,29 @@ func (s *Store) dispatch(ctx context.Context, requests *sync.WaitGroup, now time
 			case s.sending == maxRequests:
 				return wake // the next answer wakes Run
 			}
-			slot.sent = true
-			s.sending++
-			req := request{action: act, number: slot.number, lease: slot.lease, op: slot.op, found: slot.found}
-			requests.Go(func() {
-				a := s.send(ctx, req)
-				s.mu.Lock()
-				defer s.unlock()
-				s.sending--
-				s.learn(slot, a)
-				s.tellReady()
-				if s.flushed != nil && s.hurry() {
-					close(s.flushed)
-					s.flushed = nil
-				}
-			})
+			s.start(ctx, requests, slot, act)
 		}
 	}
 	return wake
+}
+
+// start sends a request for the slot and takes the answer in. mu is held.
+func (s *Store) start(ctx context.Context, requests *sync.WaitGroup, slot *slot, act action) {
+	slot.sent = true
+	s.sending++
+	req := request{action: act, number: slot.number, lease: slot.lease, op: slot.op, found: slot.found}
+	requests.Go(func() {
+		a := s.send(ctx, req)
+		s.mu.Lock()
+		defer s.unlock()
+		s.sending--
+		s.learn(slot, a)
+		s.tellReady()
+		if s.flushed != nil && s.hurry() {
+			close(s.flushed)
+			s.flushed = nil
+		}
+	})
 }
 
 // assign gives slots to the operations in the queue. mu is held.

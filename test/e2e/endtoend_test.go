@@ -73,7 +73,9 @@ func TestEndToEndMetrics(t *testing.T) {
 	defer release()
 	w.Driver.Add(hold)
 	w.Claim(t, fixture.Claim("slow").Class(class))
-	if _, err := w.Driver.WaitStarted(t.Context(), "CreateVolume", 3); err != nil {
+	waiting, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	if _, err := w.Driver.WaitStarted(waiting, "CreateVolume", 3); err != nil {
 		t.Fatal(err)
 	}
 	counts(first, line(failed, "reason", "DriverError", 1), line(served, "source", "none", 1), line(ignored, "reason", "Populator", 1))

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -33,6 +34,7 @@ func TestOperationsAreListedAndForgotten(t *testing.T) {
 	t.Parallel()
 	s, o := explainStage(t, explainCase{})
 	socket := "--csi-address=" + s.Driver.Socket()
+	sidecar.Start(t, o)
 	if got := operationsOf(t, o, socket); len(got) != 0 {
 		t.Fatalf("operations of an idle sidecar: %v", got)
 	}
@@ -40,7 +42,9 @@ func TestOperationsAreListedAndForgotten(t *testing.T) {
 	defer release()
 	s.Driver.Add(hold)
 	claim := s.Claim(t, fixture.Claim("slow").Class(s.class()))
-	if _, err := s.Driver.WaitStarted(t.Context(), "CreateVolume", 1); err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	if _, err := s.Driver.WaitStarted(ctx, "CreateVolume", 1); err != nil {
 		t.Fatal(err)
 	}
 	got := operationsOf(t, o, socket)

@@ -100,12 +100,13 @@ func (p *pass) claim(ctx context.Context, name string, claim *corev1.PersistentV
 		h.failed()
 		return err
 	}
-	switch confirmed {
-	case state:
+	if confirmed == state {
 		p.c.unselect(klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "PVC", klog.KObj(claim))), claim, node, state)
-	case serving:
+		return nil
+	}
+	if confirmed == serving {
 		h.well(p.now, p.c.cfg.Interval)
-	default:
+	} else {
 		h.wrong(confirmed, p.now)
 	}
 	return nil

@@ -111,7 +111,8 @@ func (c *Controller) ExplainClaim(ctx context.Context, namespace, name string) (
 	case err != nil:
 		e.notef("Whether a CreateVolume operation for the claim is in flight is not known: %v.", err)
 	case op != nil:
-		return e, c.explainResume(e, *op)
+		c.explainResume(e, *op)
+		return e, nil
 	}
 	return e, c.explainTurn(ctx, e, class)
 }
@@ -192,7 +193,7 @@ func (c *Controller) explainNode(ctx context.Context, e *ClaimExplanation, class
 }
 
 // explainResume is for a claim whose operation is recorded.
-func (c *Controller) explainResume(e *ClaimExplanation, op operations.Operation) error {
+func (c *Controller) explainResume(e *ClaimExplanation, op operations.Operation) {
 	e.stage(stageOperation, []string{"a CreateVolume operation is in flight or was left unfinished"})
 	e.reached(stageOperation, 1, "")
 	e.stage(stageResume, []string{"no PersistentVolume stands for the volume yet", "the secrets are those that the class gives"})
@@ -200,18 +201,17 @@ func (c *Controller) explainResume(e *ClaimExplanation, op operations.Operation)
 	e.Answer = AnswerNothing
 	if pv := c.volumeOf(e.Claim); pv != nil {
 		e.reached(stageResume, 0, fmt.Sprintf("PersistentVolume %s does; the operation ends", pv.Name))
-		return nil
+		return
 	}
 	if why := c.secretsChanged(op, e.Claim); why != "" {
 		e.reached(stageResume, 1, why)
 		e.Answer = AnswerRefuse
 		e.notef("An earlier process's operation is not finished until that is as it was. Else look for the volume in the storage system, and end the operation with \"csi-provisioner operations forget\".")
-		return nil
+		return
 	}
 	e.reached(stageResume, 2, "")
 	e.Answer, e.Plan, e.SourceProtected = AnswerResume, planOf(op), true
 	c.noteCall(e)
-	return nil
 }
 
 // explainPlan runs the steps of a plan; good is the answer when all pass.
