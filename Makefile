@@ -56,7 +56,7 @@ fmt: ## format the code and order its imports
 	$(GO) tool -modfile=hack/tools/go.mod golangci-lint fmt --config hack/golangci.yml
 
 .PHONY: generate
-generate: ## write what is derived: the flags table of the README
+generate: ## write what is derived: the flags reference
 	$(GO) run $(TAGS) ./hack/flagsdoc
 
 .PHONY: verify

@@ -8,7 +8,7 @@ import (
 )
 
 func main() {
-	check := flag.Bool("check", false, "change nothing, exit 1 if the README is not up to date")
+	check := flag.Bool("check", false, "change nothing, exit 1 if the page is not up to date")
 	root := flag.String("root", ".", "top of the repository")
 	flag.Parse()
 	if err := run(*root, *check); err != nil {
@@ -17,14 +17,14 @@ func main() {
 	}
 }
 
-// run brings the README up to date, or tells by an error that it is not.
+// run brings the page up to date, or tells by an error that it is not.
 func run(root string, check bool) error {
-	readme := filepath.Join(root, "README.md")
+	page := filepath.Join(root, "docs", "reference", "flags.md")
 	help, err := os.ReadFile(filepath.Join(root, "cmd", "csi-provisioner", "testdata", "help.golden"))
 	if err != nil {
 		return err
 	}
-	before, err := os.ReadFile(readme)
+	before, err := os.ReadFile(page)
 	if err != nil {
 		return err
 	}
@@ -34,14 +34,14 @@ func run(root string, check bool) error {
 	}
 	after, err := Insert(string(before), table)
 	if err != nil {
-		return fmt.Errorf("%s: %w", readme, err)
+		return fmt.Errorf("%s: %w", page, err)
 	}
 	switch {
 	case after == string(before):
 		return nil
 	case check:
-		return fmt.Errorf("the flags table of %s is not up to date: run `make generate`", readme)
+		return fmt.Errorf("the flags table of %s is not up to date: run `make generate`", page)
 	default:
-		return os.WriteFile(readme, []byte(after), 0o644)
+		return os.WriteFile(page, []byte(after), 0o644)
 	}
 }

@@ -81,7 +81,7 @@ func TestInsert(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff("head\n"+begin+"new\n\n"+end+"tail\n", got); diff != "" {
-		t.Errorf("README (-want +got):\n%s", diff)
+		t.Errorf("page (-want +got):\n%s", diff)
 	}
 	for _, broken := range []string{"head\n", "head\n" + begin, end + begin} {
 		if _, err := Insert(broken, "new\n"); err == nil {
@@ -97,14 +97,14 @@ func TestReadmeIsUpToDate(t *testing.T) {
 	}
 }
 
-func TestRunBringsTheReadmeUpToDate(t *testing.T) {
+func TestRunBringsThePageUpToDate(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	testdata := filepath.Join(root, "cmd", "csi-provisioner", "testdata")
-	if err := os.MkdirAll(testdata, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for file, text := range map[string]string{filepath.Join(testdata, "help.golden"): help, filepath.Join(root, "README.md"): begin + end} {
+	for file, text := range map[string]string{filepath.Join(testdata, "help.golden"): help, filepath.Join(root, "docs", "reference", "flags.md"): begin + end} {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -66,28 +66,3 @@ func TestTheGuideNamesEachFile(t *testing.T) {
 		}
 	}
 }
-
-var (
-	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
-	link    = regexp.MustCompile(`\]\(#([^)]*)\)`)
-)
-
-func TestLinksOfTheGuideLeadSomewhere(t *testing.T) {
-	t.Parallel()
-	text := string(deploy.Read(t, "README.md"))
-	anchors := map[string]bool{}
-	for _, match := range heading.FindAllStringSubmatch(text, -1) {
-		plain := strings.Map(func(r rune) rune {
-			if r == ',' || r == ':' || r == '`' {
-				return -1
-			}
-			return r
-		}, strings.ToLower(match[1]))
-		anchors[strings.ReplaceAll(plain, " ", "-")] = true
-	}
-	for _, match := range link.FindAllStringSubmatch(text, -1) {
-		if !anchors[match[1]] {
-			t.Errorf("no heading for #%s", match[1])
-		}
-	}
-}
