@@ -26,8 +26,8 @@ import (
 	"github.com/csi-sidecars/external-provisioner/pkg/wellknown"
 )
 
-// rooms is the assembled program: what runs in the background, and the controllers.
-type rooms struct {
+// components are the assembled program: what runs in the background, and the controllers.
+type components struct {
 	cfg       Config
 	api       *api
 	driver    *driver.Driver
@@ -45,18 +45,18 @@ type rooms struct {
 	// leader is set before the controllers run; nil without leader election.
 	leader *process.Leader
 	// background is what runs beside the controllers, from before they do until after they have ended.
-	background []part
+	background []task
 }
 
-// part is something that runs until its context ends.
-type part struct {
+// task is something that runs until its context ends.
+type task struct {
 	name string
 	run  func(context.Context) error
 }
 
-// forever makes a part of something that cannot fail.
-func forever(name string, run func(context.Context)) part {
-	return part{name: name, run: func(ctx context.Context) error {
+// forever makes a task of something that cannot fail.
+func forever(name string, run func(context.Context)) task {
+	return task{name: name, run: func(ctx context.Context) error {
 		run(ctx)
 		return nil
 	}}
@@ -68,7 +68,7 @@ type controller interface {
 }
 
 // gate blocks while no key may be begun: the driver is away, or nobody knows whether we still lead.
-func (r *rooms) gate(ctx context.Context) error {
+func (r *components) gate(ctx context.Context) error {
 	if r.leader != nil {
 		if err := r.leader.Gate(ctx); err != nil {
 			return err
@@ -78,7 +78,7 @@ func (r *rooms) gate(ctx context.Context) error {
 }
 
 // work runs the controllers until stop ends and their work is done. With a lease it is held by now.
-func (r *rooms) work(stop, work context.Context) error {
+func (r *components) work(stop, work context.Context) error {
 	var reading sync.WaitGroup
 	reading.Go(func() { r.informers.CatchUp(stop) })
 	defer reading.Wait()
@@ -104,8 +104,8 @@ func runAll(stop, work context.Context, controllers []controller) error {
 }
 
 // assemble builds everything for the driver that was found; nothing runs yet.
-func assemble(ctx context.Context, cfg Config, api *api, d *driver.Driver, registry prometheus.Registerer) (*rooms, error) {
-	r, err := newRooms(ctx, cfg, api, d.Identity())
+func assemble(ctx context.Context, cfg Config, api *api, d *driver.Driver, registry prometheus.Registerer) (*components, error) {
+	r, err := newComponents(ctx, cfg, api, d.Identity())
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func assemble(ctx context.Context, cfg Config, api *api, d *driver.Driver, regis
 }
 
 // tellOfAbsence builds the controller that tells of a driver that is away.
-func (r *rooms) tellOfAbsence() error {
+func (r *components) tellOfAbsence() error {
 	c, err := driveraway.New(driveraway.Config{
 		Driver: r.name, Away: r.driver.Away, Waiting: r.provision.Waiting,
 		Recorder: r.events.Recorder(cluster.Component(r.name, r.cfg.Hostname)),
@@ -155,9 +155,9 @@ func (r *rooms) tellOfAbsence() error {
 	return nil
 }
 
-// newRooms begins with what depends on no more than who the driver is: its caches.
-func newRooms(ctx context.Context, cfg Config, api *api, identity driver.Identity) (*rooms, error) {
-	r := &rooms{
+// newComponents begins with what depends on no more than who the driver is: its caches.
+func newComponents(ctx context.Context, cfg Config, api *api, identity driver.Identity) (*components, error) {
+	r := &components{
 		cfg: cfg, api: api, events: cluster.NewEvents(ctx, api.clients.Events),
 		name: identity.Name, inTree: inTreeName(identity.Name), has: capabilitiesOf(identity, cfg),
 	}
@@ -171,7 +171,7 @@ func newRooms(ctx context.Context, cfg Config, api *api, identity driver.Identit
 
 // provisionConfig describes the claim and volume controller, but for the driver and what not every deployment has.
 // What Topologies are made of is there by then.
-func (r *rooms) provisionConfig(ctx context.Context) provision.Config {
+func (r *components) provisionConfig(ctx context.Context) provision.Config {
 	cfg := r.cfg
 	p := provision.Config{
 		Client:           r.api.clients.Core,
@@ -206,7 +206,7 @@ func (r *rooms) provisionConfig(ctx context.Context) provision.Config {
 }
 
 // protect builds the controllers that let go of the sources of clones and restores.
-func (r *rooms) protect() error {
+func (r *components) protect() error {
 	var grants source.Grants
 	if r.cfg.Gates.CrossNamespaceVolumeDataSource {
 		grants = r.informers.Grants
@@ -236,7 +236,7 @@ func (r *rooms) protect() error {
 }
 
 // spread is within which time the instances of all nodes do what one of them is enough for.
-func (r *rooms) spread() time.Duration {
+func (r *components) spread() time.Duration {
 	if r.cfg.Node.Enabled {
 		return nodeSpread
 	}
@@ -245,7 +245,7 @@ func (r *rooms) spread() time.Duration {
 
 const nodeSpread = 10 * time.Second
 
-func (r *rooms) informersConfig() cluster.InformersConfig {
+func (r *components) informersConfig() cluster.InformersConfig {
 	c := cluster.InformersConfig{Client: r.api.clients.Core, Driver: r.name, InTree: r.inTree, Attachments: r.has.PublishUnpublish}
 	if r.inTree != "" {
 		c.Handle = provision.HandleOf(r.name, newTranslator(klog.Background()))
@@ -257,7 +257,7 @@ func (r *rooms) informersConfig() cluster.InformersConfig {
 	return c
 }
 
-// capabilitiesOf returns what the plans depend on; the gate Topology has its say.
+// capabilitiesOf returns what the plans depend on; no topology when the feature gate Topology is off.
 func capabilitiesOf(identity driver.Identity, cfg Config) provision.Capabilities {
 	return provision.Capabilities{
 		ControllerService:     identity.Plugin.Has(csi.PluginCapability_Service_CONTROLLER_SERVICE),
@@ -271,7 +271,7 @@ func capabilitiesOf(identity driver.Identity, cfg Config) provision.Capabilities
 	}
 }
 
-func (r *rooms) settings() provision.Settings {
+func (r *components) settings() provision.Settings {
 	cfg := r.cfg
 	identity := fmt.Sprintf("%d-%d-%s", time.Now().UnixMilli(), rand.IntN(10000), r.name) //nolint:gosec // tells processes apart, guards nothing
 	if cfg.Node.Enabled {

@@ -16,7 +16,7 @@ import (
 
 // publishCapacity builds the controller of CSIStorageCapacity objects; nil when it is not wanted. It asks the API
 // server for the owner of the objects.
-func (r *rooms) publishCapacity(ctx context.Context) (*capacity.Controller, error) {
+func (r *components) publishCapacity(ctx context.Context) (*capacity.Controller, error) {
 	cfg := r.cfg.Capacity
 	if !cfg.Enabled {
 		return nil, nil //nolint:nilnil // not wanted
@@ -53,7 +53,7 @@ func (r *rooms) publishCapacity(ctx context.Context) (*capacity.Controller, erro
 	})
 }
 
-func (r *rooms) segments() capacity.Segments {
+func (r *components) segments() capacity.Segments {
 	if r.fixed != nil {
 		return r.fixed
 	}

@@ -24,7 +24,7 @@ const (
 
 // cleanUpNodes adds the clean-up after nodes to what runs in the background, when it is wanted: of the instances of
 // all nodes the one that holds a lease of its own does it.
-func (r *rooms) cleanUpNodes() error {
+func (r *components) cleanUpNodes() error {
 	if !r.cfg.Node.Cleanup {
 		return nil
 	}
@@ -67,7 +67,7 @@ func (r *rooms) cleanUpNodes() error {
 
 // cleanupLease describes the lease of the clean-up, which is not that of the leader. Its contenders spread, since there is
 // one on each node.
-func (r *rooms) cleanupLease() process.LeaderConfig {
+func (r *components) cleanupLease() process.LeaderConfig {
 	e := r.cfg.Election
 	lock := process.LeaseName(r.name) + "-cleanup"
 	return process.LeaderConfig{

@@ -52,7 +52,7 @@ func explainNow(ctx context.Context, cfg explainConfig) (*explainReport, error) 
 	if d != nil {
 		defer d.Close()
 	}
-	r, err := newRooms(ctx, cfg.Config, api, identity)
+	r, err := newComponents(ctx, cfg.Config, api, identity)
 	if err != nil {
 		return nil, err
 	}
@@ -64,8 +64,8 @@ func explainNow(ctx context.Context, cfg explainConfig) (*explainReport, error) 
 	var parts sync.WaitGroup
 	defer parts.Wait()
 	defer stop()
-	for _, part := range r.background {
-		parts.Go(func() { _ = part.run(running) })
+	for _, task := range r.background {
+		parts.Go(func() { _ = task.run(running) })
 	}
 	if err := r.awaitCaches(ctx); err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func meetDriver(ctx context.Context, cfg explainConfig) (driver.Identity, *drive
 
 // explainer builds the claim controller as the sidecar does, with nothing that it could call. d is nil when the driver
 // was not asked.
-func (r *rooms) explainer(ctx context.Context, d *driver.Driver) (*provision.Controller, error) {
+func (r *components) explainer(ctx context.Context, d *driver.Driver) (*provision.Controller, error) {
 	there, err := cluster.HasKind(ctx, r.api.clients.Core.Discovery(), "storage.k8s.io/v1", "VolumeAttributesClass")
 	if err != nil {
 		return nil, err
@@ -116,7 +116,7 @@ func (r *rooms) explainer(ctx context.Context, d *driver.Driver) (*provision.Con
 
 // explainedNode is the node of this deployment as its driver reports it or, when the driver cannot be asked, as it has
 // once told the kubelet; nil in central mode.
-func (r *rooms) explainedNode(ctx context.Context, d *driver.Driver) (*provision.NodeDeployment, error) {
+func (r *components) explainedNode(ctx context.Context, d *driver.Driver) (*provision.NodeDeployment, error) {
 	if !r.cfg.Node.Enabled {
 		return nil, nil //nolint:nilnil // central mode
 	}
@@ -151,7 +151,7 @@ func infoOf(node string, m topology.Member) (*csi.NodeGetInfoResponse, error) {
 }
 
 // awaitCaches returns when all that counts has been read, or with what cannot be.
-func (r *rooms) awaitCaches(ctx context.Context) error {
+func (r *components) awaitCaches(ctx context.Context) error {
 	for !r.informers.Synced() {
 		if err := r.informers.Refused(); err != nil {
 			return fmt.Errorf("not everything that counts may be read: %w", err)

@@ -15,7 +15,7 @@ const vacRetry = 30 * time.Second
 
 // wantsVAC tells whether VolumeAttributesClasses are honoured. Unless the gate was set explicitly, the API
 // server decides: it is asked in the background until it answers; until then they are.
-func (r *rooms) wantsVAC() func() bool {
+func (r *components) wantsVAC() func() bool {
 	gates := r.cfg.Gates
 	if gates.VolumeAttributesClassSet || !gates.VolumeAttributesClass {
 		return func() bool { return gates.VolumeAttributesClass }
@@ -34,7 +34,7 @@ func (r *rooms) wantsVAC() func() bool {
 }
 
 // askForVAC asks once, and returns whether there was an answer.
-func (r *rooms) askForVAC(ctx context.Context, absent *atomic.Bool) bool {
+func (r *components) askForVAC(ctx context.Context, absent *atomic.Bool) bool {
 	logger := klog.FromContext(ctx)
 	there, err := cluster.HasKind(ctx, r.api.clients.Core.Discovery(), "storage.k8s.io/v1", "VolumeAttributesClass")
 	if err != nil {

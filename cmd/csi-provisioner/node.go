@@ -13,7 +13,7 @@ import (
 )
 
 // nodeDeployment makes this the instance of its driver's node; nil in central mode.
-func (r *rooms) nodeDeployment(ctx context.Context) (*provision.NodeDeployment, error) {
+func (r *components) nodeDeployment(ctx context.Context) (*provision.NodeDeployment, error) {
 	if !r.cfg.Node.Enabled {
 		return nil, nil //nolint:nilnil // central mode
 	}
@@ -21,7 +21,7 @@ func (r *rooms) nodeDeployment(ctx context.Context) (*provision.NodeDeployment, 
 }
 
 // serveNode makes this the instance of the node that info is about.
-func (r *rooms) serveNode(ctx context.Context, info *csi.NodeGetInfoResponse, room provision.RoomDriver) (*provision.NodeDeployment, error) {
+func (r *components) serveNode(ctx context.Context, info *csi.NodeGetInfoResponse, room provision.RoomDriver) (*provision.NodeDeployment, error) {
 	logger := klog.FromContext(ctx)
 	local := nodelocal.NewLocal(r.name, r.cfg.Node.Name, info)
 	for _, warning := range local.Warnings(r.has.Topology) {
@@ -37,7 +37,7 @@ func (r *rooms) serveNode(ctx context.Context, info *csi.NodeGetInfoResponse, ro
 }
 
 // watchTopology builds the index over Nodes and CSINodes, where something needs it.
-func (r *rooms) watchTopology() (err error) {
+func (r *components) watchTopology() (err error) {
 	if r.cfg.Node.Enabled || (!r.has.Topology && !r.cfg.Capacity.Enabled) {
 		return nil
 	}
@@ -50,7 +50,7 @@ func (r *rooms) watchTopology() (err error) {
 	return nil
 }
 
-func (r *rooms) topologies() provision.Topologies {
+func (r *components) topologies() provision.Topologies {
 	if r.fixed != nil {
 		return r.fixed
 	}

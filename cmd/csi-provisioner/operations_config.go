@@ -10,7 +10,7 @@ import (
 
 // operationsConfig describes the Leases of operations, but for who listens. They are in the namespace of the leader lease,
 // also without leader election.
-func (r *rooms) operationsConfig() *operations.Config {
+func (r *components) operationsConfig() *operations.Config {
 	e := r.cfg.Election
 	return &operations.Config{
 		Leases:    r.api.clients.Lease.CoordinationV1().Leases(e.Namespace),

@@ -7,7 +7,7 @@ import (
 
 // watchPeers lets the node know the others, where it competes with them. Nothing is read before there is a claim to
 // compete for.
-func (r *rooms) watchPeers(node *provision.NodeDeployment) error {
+func (r *components) watchPeers(node *provision.NodeDeployment) error {
 	if node == nil || !node.ImmediateBinding {
 		return nil
 	}

@@ -38,15 +38,15 @@ func run(ctx context.Context, cfg Config) error {
 	if api.tracer != nil {
 		group.Go(ctx, "traces", api.tracer.Run)
 	}
-	s := &starter{cfg: cfg, group: group, api: api}
+	s := &startup{cfg: cfg, group: group, api: api}
 	if err := s.start(ctx); err != nil {
 		return group.Stop(err)
 	}
 	return group.Wait()
 }
 
-// starter brings the parts up, one after the other.
-type starter struct {
+// startup brings the components up, one after the other.
+type startup struct {
 	cfg   Config
 	group *process.Group
 	api   *api
@@ -56,7 +56,7 @@ type starter struct {
 }
 
 // start returns when everything runs, or with the error that ended it. Each step may rely on those before it.
-func (s *starter) start(ctx context.Context) error {
+func (s *startup) start(ctx context.Context) error {
 	calls, registry := driver.NewMetrics(), prometheus.NewRegistry()
 	if err := registry.Register(loop.Panics()); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
@@ -90,8 +90,8 @@ func (s *starter) start(ctx context.Context) error {
 		defer d.Close()
 		return d.Supervise(ctx)
 	})
-	for _, part := range r.background {
-		s.group.Go(ctx, part.name, part.run)
+	for _, task := range r.background {
+		s.group.Go(ctx, task.name, task.run)
 	}
 	if err := r.informers.WaitForSync(ctx); err != nil {
 		return err
@@ -100,7 +100,7 @@ func (s *starter) start(ctx context.Context) error {
 }
 
 // startHTTP binds the address at once: a mistake there must not wait for the driver.
-func (s *starter) startHTTP(ctx context.Context, metrics ...prometheus.Gatherer) (err error) {
+func (s *startup) startHTTP(ctx context.Context, metrics ...prometheus.Gatherer) (err error) {
 	if s.cfg.HTTP.Address == "" {
 		return nil
 	}
@@ -120,12 +120,12 @@ func (s *starter) startHTTP(ctx context.Context, metrics ...prometheus.Gatherer)
 const driverAwayLimit = 30 * time.Second
 
 // connectDriver waits for the driver, without limit.
-func (s *starter) connectDriver(ctx context.Context, calls *driver.Metrics) (*driver.Driver, error) {
+func (s *startup) connectDriver(ctx context.Context, calls *driver.Metrics) (*driver.Driver, error) {
 	return driver.Connect(ctx, s.driverConfig(calls))
 }
 
 // driverConfig says how to reach the driver, and when to give it up.
-func (s *starter) driverConfig(calls *driver.Metrics) driver.Config {
+func (s *startup) driverConfig(calls *driver.Metrics) driver.Config {
 	c := driverConfig(s.cfg)
 	c.Metrics = calls
 	if s.cfg.Election.Enabled {
@@ -147,7 +147,7 @@ func (s *starter) driverConfig(calls *driver.Metrics) driver.Config {
 	return c
 }
 
-func (s *starter) addReady(name string, check func() error) {
+func (s *startup) addReady(name string, check func() error) {
 	if s.http != nil {
 		s.http.AddReady(name, check)
 	}
@@ -155,7 +155,7 @@ func (s *starter) addReady(name string, check func() error) {
 
 // startWork starts the controllers, at once or when the lease is won. All caches are warm by now, so that a
 // standby serves from the moment on that it leads.
-func (s *starter) startWork(ctx context.Context, r *rooms) error {
+func (s *startup) startWork(ctx context.Context, r *components) error {
 	if !s.cfg.Election.Enabled {
 		s.group.Go(ctx, "controllers", func(stop context.Context) error {
 			work, release := loop.Drain(stop, s.cfg.Work.DrainTimeout)
@@ -179,7 +179,7 @@ func (s *starter) startWork(ctx context.Context, r *rooms) error {
 }
 
 // leaderConfig describes the leader lease. While the driver is away, a standby does not contend for it.
-func (s *starter) leaderConfig(r *rooms) process.LeaderConfig {
+func (s *startup) leaderConfig(r *components) process.LeaderConfig {
 	e := s.cfg.Election
 	return process.LeaderConfig{
 		Leases: s.api.clients.Lease.CoordinationV1(), Lock: r.name, Namespace: e.Namespace, Identity: r.holder.Identity(), Replaces: r.holder.Replaces,

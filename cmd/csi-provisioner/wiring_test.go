@@ -38,10 +38,10 @@ func electing(socket string) Config {
 	}
 }
 
-// components are the parts of the program that the tests of its wiring need, with an API server that only keeps leases.
-func components(t *testing.T, cfg Config, leases *fake.Clientset) (*starter, *rooms) {
+// testComponents returns what the tests of the wiring need, with an API server that only keeps leases.
+func testComponents(t *testing.T, cfg Config, leases *fake.Clientset) (*startup, *components) {
 	t.Helper()
-	s := &starter{cfg: cfg, api: &api{clients: &cluster.Clients{Lease: leases, Events: leases}}}
+	s := &startup{cfg: cfg, api: &api{clients: &cluster.Clients{Lease: leases, Events: leases}}}
 	d, err := driver.Connect(t.Context(), s.driverConfig(nil))
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func components(t *testing.T, cfg Config, leases *fake.Clientset) (*starter, *ro
 	var supervising sync.WaitGroup
 	supervising.Go(func() { _ = d.Supervise(ctx) })
 	t.Cleanup(func() { cancel(); supervising.Wait(); d.Close() })
-	return s, &rooms{cfg: cfg, api: s.api, driver: d, name: d.Identity().Name, holder: holderOf(t), events: cluster.NewEvents(ctx, leases)}
+	return s, &components{cfg: cfg, api: s.api, driver: d, name: d.Identity().Name, holder: holderOf(t), events: cluster.NewEvents(ctx, leases)}
 }
 
 // holderOf returns a holder of the test's own.
@@ -117,7 +117,7 @@ func heldBy(holder string) *coordinationv1.Lease {
 func TestAStandbyContendsOnlyWithItsDriver(t *testing.T) {
 	t.Parallel()
 	mem, server := memdriver.Serve(t, memdriver.Config{}), fake.NewClientset(heldBy("other"))
-	s, r := components(t, electing(mem.Socket()), server)
+	s, r := testComponents(t, electing(mem.Socket()), server)
 	leader := newLeader(t, s.leaderConfig(r))
 	leads := lead(t, leader)
 	asked := func(verb string) bool {
@@ -149,7 +149,7 @@ func TestOnlyALeaderCallsAndGivesUpItsDriver(t *testing.T) {
 	t.Parallel()
 	mem := memdriver.Serve(t, memdriver.Config{})
 	for holder, want := range map[string]bool{"other": false, "": true} {
-		s, r := components(t, electing(mem.Socket()), fake.NewClientset(heldBy(holder)))
+		s, r := testComponents(t, electing(mem.Socket()), fake.NewClientset(heldBy(holder)))
 		cfg := s.driverConfig(nil)
 		if cfg.AwayLimit != driverAwayLimit {
 			t.Errorf("limit %s, want %s", cfg.AwayLimit, driverAwayLimit)
@@ -172,7 +172,7 @@ func TestOnlyALeaderCallsAndGivesUpItsDriver(t *testing.T) {
 	}
 	without := electing(mem.Socket())
 	without.Election.Enabled = false
-	if cfg := (&starter{cfg: without, api: &api{}}).driverConfig(nil); cfg.AwayLimit != 0 {
+	if cfg := (&startup{cfg: without, api: &api{}}).driverConfig(nil); cfg.AwayLimit != 0 {
 		t.Errorf("limit %s without leader election, want none", cfg.AwayLimit)
 	}
 }
@@ -181,7 +181,7 @@ func TestOnlyALeaderCallsAndGivesUpItsDriver(t *testing.T) {
 func TestGateOfTheControllers(t *testing.T) {
 	t.Parallel()
 	mem := memdriver.Serve(t, memdriver.Config{})
-	s, r := components(t, electing(mem.Socket()), fake.NewClientset(heldBy("")))
+	s, r := testComponents(t, electing(mem.Socket()), fake.NewClientset(heldBy("")))
 	if !open(r.gate) {
 		t.Error("shut without leader election")
 	}
@@ -225,7 +225,7 @@ func TestReadinessOfTheLease(t *testing.T) {
 	})
 	cfg := electing(mem.Socket())
 	cfg.HTTP = HTTPConfig{Address: "127.0.0.1:0", MetricsPath: "/metrics"}
-	s, r := components(t, cfg, server)
+	s, r := testComponents(t, cfg, server)
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(t.Context()))
 	group, ctx := process.NewGroup(ctx)
 	s.group = group
@@ -302,7 +302,7 @@ func TestLeaseOfTheCleanUp(t *testing.T) {
 	mem := memdriver.Serve(t, memdriver.Config{})
 	cfg := electing(mem.Socket())
 	cfg.Election.Labels = map[string]string{"a": "b"}
-	s, r := components(t, cfg, fake.NewClientset())
+	s, r := testComponents(t, cfg, fake.NewClientset())
 	got, leader := r.cleanupLease(), s.leaderConfig(r)
 	if name := process.LeaseName(got.Lock); name != "mem-csi-example-com-cleanup" || got.Namespace != "ns" || got.Identity != r.holder.Identity() || got.Labels["a"] != "b" {
 		t.Errorf("lease %s/%s of %s with labels %v, want ns/mem-csi-example-com-cleanup of this process with a=b", got.Namespace, name, got.Identity, got.Labels)
