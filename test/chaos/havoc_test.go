@@ -47,7 +47,7 @@ func driverRules(d *dice) []memdriver.Rule {
 	var rules []memdriver.Rule
 	for _, method := range []string{"CreateVolume", "DeleteVolume"} {
 		rules = append(rules,
-			memdriver.Rule{Method: method, When: sometimes(0.05), Code: codes.Internal},
+			memdriver.Rule{Method: method, When: sometimes(0.05), Code: codes.Internal, Fresh: true},
 			memdriver.Rule{Method: method, When: sometimes(0.05), Code: codes.Unavailable},
 			memdriver.Rule{Method: method, When: sometimes(0.05), Code: codes.Aborted},
 			// The answer is lost, the work is done.
@@ -60,7 +60,7 @@ func driverRules(d *dice) []memdriver.Rule {
 			memdriver.Rule{Method: method, When: sometimes(0.05), Lag: callTimeout + time.Second},
 		)
 	}
-	return append(rules, memdriver.Rule{Method: "CreateVolume", When: sometimes(0.05), Code: codes.ResourceExhausted})
+	return append(rules, memdriver.Rule{Method: "CreateVolume", When: sometimes(0.05), Code: codes.ResourceExhausted, Fresh: true})
 }
 
 // apiFaults judges requests as an overloaded API server with a bad network in front does.

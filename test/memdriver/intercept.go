@@ -98,6 +98,9 @@ func (d *Driver) begin(ctx context.Context, method string, request any) Call {
 // ruleFor finds the call's rule and counts it; the zero Rule if there is none. The lock is held.
 func (d *Driver) ruleFor(call Call) Rule {
 	for _, rule := range d.rules {
+		if rule.Fresh && d.store.volumeNamed(call.Key) != nil {
+			continue
+		}
 		if rule.matches(call) {
 			rule.left--
 			return rule.Rule

@@ -18,6 +18,8 @@ type Rule struct {
 	Key string
 	// When, if not nil, has to agree as well. It sees the call as it begins and runs under the driver's lock.
 	When func(Call) bool
+	// Fresh leaves out creates of volumes that exist already.
+	Fresh bool
 	// Times is how many calls the rule serves; it is gone after that. Zero: no end.
 	Times int
 
