@@ -130,7 +130,7 @@ func (s *Store) place(ctx context.Context, number int, lease *coordinationv1.Lea
 	case isLeft:
 		logger.Info("Taking over an operation", "lease", klog.KObj(lease), "driver", op.Driver,
 			"PVC", klog.KRef(op.Claim.Namespace, op.Claim.Name), "volume", op.VolumeName, "holder", holderOf(lease))
-		placed.begin(&op)
+		placed.begin(&op, "")
 		placed.found = lease.Annotations[wellknown.AnnOperation]
 		s.left(placed)
 	}

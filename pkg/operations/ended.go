@@ -77,7 +77,7 @@ func (s *Store) Check(ctx context.Context, claim types.UID) error {
 	}
 	checked := e.slot
 	s.mu.Unlock()
-	a := s.send(ctx, request{action: read, number: checked.number, op: e.op, found: checked.found})
+	a := s.send(ctx, request{action: read, number: checked.number, op: e.op, text: checked.text, found: checked.found})
 	s.mu.Lock()
 	defer s.unlock()
 	if s.entries[claim] != e || e.slot != checked || checked.sent {

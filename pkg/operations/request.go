@@ -3,6 +3,7 @@ package operations
 import (
 	"context"
 	"maps"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -26,6 +27,7 @@ type request struct {
 	number int
 	lease  *coordinationv1.Lease
 	op     *Operation
+	text   string // op for a Lease with the UID longUID
 	found  string // the text to write in place of op
 }
 
@@ -36,7 +38,7 @@ func (s *Store) send(ctx context.Context, r request) answer {
 	a.lease, a.err = s.request(requesting, r, a.began)
 	cancel()
 	if a.err == nil && r.op != nil {
-		a.text, a.err = textOf(r, a.lease.UID)
+		a.text = textOf(r, a.lease.UID)
 	}
 	if a.err == nil {
 		a.ours = s.reader.owns(a.lease)
@@ -58,11 +60,9 @@ func (s *Store) request(ctx context.Context, r request, now time.Time) (*coordin
 	case write, renew, empty:
 	}
 	lease, text := r.lease.DeepCopy(), ""
+	lease.ManagedFields = nil // the API server keeps its own
 	if r.action != empty {
-		var err error
-		if text, err = textOf(r, lease.UID); err != nil {
-			return nil, err
-		}
+		text = textOf(r, lease.UID)
 	}
 	if r.action == renew {
 		lease.Spec.RenewTime = &metav1.MicroTime{Time: now}
@@ -76,11 +76,11 @@ func (s *Store) request(ctx context.Context, r request, now time.Time) (*coordin
 }
 
 // textOf returns what the Lease with that UID is to say.
-func textOf(r request, lease types.UID) (string, error) {
+func textOf(r request, lease types.UID) string {
 	if r.found != "" {
-		return r.found, nil
+		return r.found
 	}
-	return Encode(*r.op, lease)
+	return strings.Replace(r.text, string(longUID), string(lease), 1) // it comes before all that users choose
 }
 
 // fill makes the Lease ours, with that text; "" for none.

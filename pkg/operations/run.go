@@ -117,7 +117,7 @@ func (s *Store) dispatch(ctx context.Context, requests *sync.WaitGroup, now time
 func (s *Store) start(ctx context.Context, requests *sync.WaitGroup, slot *slot, act action) {
 	slot.sent = true
 	s.sending++
-	req := request{action: act, number: slot.number, lease: slot.lease, op: slot.op, found: slot.found}
+	req := request{action: act, number: slot.number, lease: slot.lease, op: slot.op, text: slot.text, found: slot.found}
 	requests.Go(func() {
 		a := s.send(ctx, req)
 		s.mu.Lock()
@@ -151,7 +151,7 @@ func (s *Store) assign() {
 				waiting = append(waiting, e)
 				continue
 			}
-			into.begin(e.op)
+			into.begin(e.op, e.text)
 			s.enter(e, into)
 		}
 	}

@@ -60,8 +60,10 @@ type slot struct {
 	unclear bool
 	// sent says that a request is in flight.
 	sent bool
-	// op is what the Lease is to say; nil for nothing. recorded says that it does.
+	// op is what the Lease is to say; nil for nothing. recorded says that it does. text is op for a Lease with the UID
+	// longUID, so that an operation is encoded once.
 	op       *Operation
+	text     string
 	recorded bool
 	// found is the text of an operation that an earlier process has written and that is kept as it is; else empty.
 	found string
@@ -80,9 +82,9 @@ type slot struct {
 // spare reports whether any operation may take the slot now.
 func (s *slot) spare() bool { return !s.taken && s.op == nil && !s.sent }
 
-// begin puts op into a slot that is free.
-func (s *slot) begin(op *Operation) {
-	s.op, s.recorded, s.found, s.hurry = op, false, "", false
+// begin puts op into a slot that is free. text is op as Encode writes it for longUID; empty for one that was found.
+func (s *slot) begin(op *Operation, text string) {
+	s.op, s.text, s.recorded, s.found, s.hurry = op, text, false, "", false
 }
 
 // end takes the operation out.

@@ -47,6 +47,7 @@ type Status struct {
 // entry is one operation that callers know of.
 type entry struct {
 	op     *Operation
+	text   string // see slot; empty for an operation that was found
 	status Status
 	slot   *slot // nil: in the queue, or not in a slot any more
 	// more are Leases with other operations of the same claim that were left; they are told of one after the other.
@@ -113,7 +114,8 @@ func (s *Store) Begin(op Operation) Status {
 	op.Driver, op.Node = s.cfg.Driver, s.cfg.Node
 	e := &entry{op: &op}
 	s.entries[op.Claim.UID] = e
-	switch _, err := Encode(op, longUID); {
+	var err error
+	switch e.text, err = Encode(op, longUID); {
 	case err != nil:
 		s.unprotect(e, "too_large", err)
 	case s.denied != nil:

@@ -40,7 +40,8 @@ func TestOperationsAreListedAndForgotten(t *testing.T) {
 	}
 	hold, release := memdriver.Block("CreateVolume")
 	defer release()
-	s.Driver.Add(hold)
+	hold.Code, hold.Times = codes.DeadlineExceeded, 1
+	s.Driver.Add(hold, memdriver.Fail("CreateVolume", codes.DeadlineExceeded, 0))
 	claim := s.Claim(t, fixture.Claim("slow").Class(s.class()))
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
@@ -55,8 +56,6 @@ func TestOperationsAreListedAndForgotten(t *testing.T) {
 	if code != 0 || !strings.Contains(stdout, got[0].Lease) || !strings.Contains(stdout, "LAST ANSWER") {
 		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
 	}
-	s.Driver.ClearRules()
-	s.Driver.Add(memdriver.Fail("CreateVolume", codes.DeadlineExceeded, 0))
 	release()
 	s.Event(t, "slow", "ProvisioningFailed")
 	code, stdout, stderr = runCommand(t, o, "operations", socket, "forget", got[0].Lease)
