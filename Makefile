@@ -45,7 +45,11 @@ test-integration: cluster-binaries ## controllers against a real API server and 
 
 .PHONY: test-e2e
 test-e2e: build cluster-binaries ## the built binary with the shipped rights on a real control plane, and all other tests
-	$(CLUSTER_TEST) $$($(GO) list $(TAGS) ./test/... | grep -v -E '/test/(bench|cluster|fixture|integration|memdriver)(/|$$)')
+	$(CLUSTER_TEST) $$($(GO) list $(TAGS) ./test/... | grep -v -E '/test/(bench|cluster|fixture|integration|memdriver|node)(/|$$)')
+
+.PHONY: test-node
+test-node: ## the test driver's node service: mounts and loop devices, so it needs root and is no part of `make test`
+	$(GO) test $(TAGS) -race -shuffle=on -timeout=10m $(TESTARGS) ./test/node/...
 
 .PHONY: lint
 lint: ## style, floors between packages, contextual logging, shell scripts

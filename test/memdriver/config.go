@@ -21,6 +21,7 @@ const (
 	ListSnapshot = csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS
 	Clone        = csi.ControllerServiceCapability_RPC_CLONE_VOLUME
 	Modify       = csi.ControllerServiceCapability_RPC_MODIFY_VOLUME
+	Expand       = csi.ControllerServiceCapability_RPC_EXPAND_VOLUME
 	MultiWriter  = csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER
 )
 
@@ -29,7 +30,7 @@ const DefaultName = "mem.csi.example.com"
 
 // AllCapabilities returns everything the driver can do.
 func AllCapabilities() []Capability {
-	return []Capability{CreateDelete, Publish, List, Capacity, Snapshot, ListSnapshot, Clone, Modify, MultiWriter}
+	return []Capability{CreateDelete, Publish, List, Capacity, Snapshot, ListSnapshot, Clone, Modify, Expand, MultiWriter}
 }
 
 // Config says what the driver claims to be. The zero value is a usable driver without topology and without attach.
@@ -38,6 +39,12 @@ type Config struct {
 	Name string
 	// Socket is the path of the unix socket. Required by New.
 	Socket string
+	// Dir is the folder of what the volumes hold: folders and, for block volumes, sparse files behind loop devices. The
+	// driver then stages, publishes and expands them, copies snapshots and clones, and a new Driver with the same
+	// folder knows the volumes of the one before. It needs Linux and root. Empty: volumes hold nothing.
+	Dir string
+	// Registration is the folder where kubelet looks for plugins, its plugins_registry. Empty: no kubelet is told.
+	Registration string
 	// NodeID is what NodeGetInfo answers. Default: "node-1".
 	NodeID string
 	// Capabilities of the controller. Nil: all but Publish, because attaching needs an attacher.

@@ -16,7 +16,7 @@ type controller struct {
 	d *Driver
 }
 
-// locked runs do with the store under the driver's lock, if the driver has the capability.
+// locked runs do with the store under the driver's lock and saves what it has changed, if the driver has the capability.
 func locked[T any](d *Driver, need Capability, do func(cfg Config, s *store) (*T, error)) (*T, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -24,7 +24,14 @@ func locked[T any](d *Driver, need Capability, do func(cfg Config, s *store) (*T
 		return nil, status.Errorf(codes.Unimplemented, "no capability %s", need)
 	}
 	defer d.notify()
-	return do(d.cfg, &d.store)
+	answer, err := do(d.cfg, &d.store)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.store.save(d.cfg.Dir); err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	return answer, nil
 }
 
 func (s *controller) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
@@ -52,23 +59,35 @@ func (s *controller) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest)
 			}
 			return &csi.CreateVolumeResponse{Volume: volume.toCSI()}, nil
 		}
-		bytes, err := s.sizeFor(cfg, r)
+		volume, err := s.create(cfg, r)
 		if err != nil {
 			return nil, err
 		}
-		segment, err := s.place(cfg, r.GetAccessibilityRequirements(), bytes)
-		if err != nil {
-			return nil, err
-		}
-		volume := &Volume{
-			ID: s.nextID("vol"), Name: r.GetName(), SizeBytes: bytes, Segment: segment,
-			Source: r.GetVolumeContentSource(), Capabilities: r.GetVolumeCapabilities(),
-			Parameters: r.GetParameters(), Mutable: maps.Clone(r.GetMutableParameters()),
-			Published: map[string]bool{},
-		}
-		s.volumes[volume.ID] = volume
 		return &csi.CreateVolumeResponse{Volume: volume.toCSI()}, nil
 	})
+}
+
+// create makes a new volume for the request.
+func (s *store) create(cfg Config, r *csi.CreateVolumeRequest) (*Volume, error) {
+	bytes, err := s.sizeFor(cfg, r)
+	if err != nil {
+		return nil, err
+	}
+	segment, err := s.place(cfg, r.GetAccessibilityRequirements(), bytes)
+	if err != nil {
+		return nil, err
+	}
+	volume := &Volume{
+		ID: s.nextID("vol"), Name: r.GetName(), SizeBytes: bytes, Segment: segment,
+		Source: r.GetVolumeContentSource(), Capabilities: r.GetVolumeCapabilities(),
+		Parameters: r.GetParameters(), Mutable: maps.Clone(r.GetMutableParameters()),
+		Published: map[string]bool{},
+	}
+	if err := (content{cfg.Dir}).create(volume); err != nil {
+		return nil, err
+	}
+	s.volumes[volume.ID] = volume
+	return volume, nil
 }
 
 func (v *Volume) toCSI() *csi.Volume {
@@ -108,11 +127,15 @@ func (s *store) sizeFor(cfg Config, r *csi.CreateVolumeRequest) (int64, error) {
 		}
 		bytes = max(bytes, volume.SizeBytes)
 	}
-	if cfg.RoundTo > 0 {
-		bytes = (bytes + cfg.RoundTo - 1) / cfg.RoundTo * cfg.RoundTo
+	return cfg.bounded(bytes, r.GetCapacityRange().GetLimitBytes())
+}
+
+// bounded rounds a size up and refuses one that is too large; zero limit: none but the driver's own.
+func (c Config) bounded(bytes, limit int64) (int64, error) {
+	if c.RoundTo > 0 {
+		bytes = (bytes + c.RoundTo - 1) / c.RoundTo * c.RoundTo
 	}
-	limit := r.GetCapacityRange().GetLimitBytes()
-	if (limit > 0 && bytes > limit) || (cfg.MaxVolumeBytes > 0 && bytes > cfg.MaxVolumeBytes) {
+	if (limit > 0 && bytes > limit) || (c.MaxVolumeBytes > 0 && bytes > c.MaxVolumeBytes) {
 		return 0, status.Errorf(codes.OutOfRange, "a volume of %s is out of range", size(bytes))
 	}
 	return bytes, nil
@@ -160,12 +183,19 @@ func (c Config) serving(asked map[string]string) []map[string]string {
 }
 
 func (s *controller) DeleteVolume(_ context.Context, r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
-	return locked(s.d, CreateDelete, func(_ Config, s *store) (*csi.DeleteVolumeResponse, error) {
+	return locked(s.d, CreateDelete, func(cfg Config, s *store) (*csi.DeleteVolumeResponse, error) {
 		if r.GetVolumeId() == "" {
 			return nil, status.Error(codes.InvalidArgument, "volume id is required")
 		}
-		if volume := s.volumes[r.GetVolumeId()]; volume != nil && len(volume.Published) > 0 {
+		volume := s.volumes[r.GetVolumeId()]
+		if volume == nil {
+			return &csi.DeleteVolumeResponse{}, nil
+		}
+		if len(volume.Published)+len(volume.Targets) > 0 {
 			return nil, status.Errorf(codes.FailedPrecondition, "volume %q is published", r.GetVolumeId())
+		}
+		if err := (content{cfg.Dir}).remove(content{cfg.Dir}.volume(volume.ID)); err != nil {
+			return nil, err
 		}
 		delete(s.volumes, r.GetVolumeId())
 		return &csi.DeleteVolumeResponse{}, nil

@@ -80,8 +80,34 @@ func (s *controller) ControllerModifyVolume(_ context.Context, r *csi.Controller
 	})
 }
 
+func (s *controller) ControllerExpandVolume(_ context.Context, r *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
+	return locked(s.d, Expand, func(cfg Config, s *store) (*csi.ControllerExpandVolumeResponse, error) {
+		if r.GetVolumeId() == "" || r.GetCapacityRange() == nil {
+			return nil, status.Error(codes.InvalidArgument, "volume id and capacity range are required")
+		}
+		volume := s.volumes[r.GetVolumeId()]
+		if volume == nil {
+			return nil, status.Errorf(codes.NotFound, "no volume %q", r.GetVolumeId())
+		}
+		bytes, err := cfg.bounded(max(r.GetCapacityRange().GetRequiredBytes(), volume.SizeBytes), r.GetCapacityRange().GetLimitBytes())
+		if err != nil {
+			return nil, err
+		}
+		if s.used(volume.Segment)-volume.SizeBytes+bytes > cfg.CapacityBytes {
+			return nil, status.Error(codes.OutOfRange, "no room for a larger volume")
+		}
+		before := volume.SizeBytes
+		volume.SizeBytes = bytes
+		if err := (content{cfg.Dir}).resize(volume); err != nil {
+			volume.SizeBytes = before
+			return nil, err
+		}
+		return &csi.ControllerExpandVolumeResponse{CapacityBytes: bytes, NodeExpansionRequired: cfg.Dir != ""}, nil
+	})
+}
+
 func (s *controller) CreateSnapshot(_ context.Context, r *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
-	return locked(s.d, Snapshot, func(_ Config, s *store) (*csi.CreateSnapshotResponse, error) {
+	return locked(s.d, Snapshot, func(cfg Config, s *store) (*csi.CreateSnapshotResponse, error) {
 		if r.GetName() == "" || r.GetSourceVolumeId() == "" {
 			return nil, status.Error(codes.InvalidArgument, "name and source volume id are required")
 		}
@@ -99,6 +125,10 @@ func (s *controller) CreateSnapshot(_ context.Context, r *csi.CreateSnapshotRequ
 			ID: s.nextID("snap"), Name: r.GetName(), VolumeID: volume.ID,
 			SizeBytes: volume.SizeBytes, Created: time.Now(),
 		}
+		at := content{cfg.Dir}
+		if err := at.copy(at.volume(volume.ID), at.snapshot(snapshot.ID)); err != nil {
+			return nil, err
+		}
 		s.snapshots[snapshot.ID] = snapshot
 		return &csi.CreateSnapshotResponse{Snapshot: snapshot.toCSI()}, nil
 	})
@@ -112,9 +142,14 @@ func (s *SnapshotOf) toCSI() *csi.Snapshot {
 }
 
 func (s *controller) DeleteSnapshot(_ context.Context, r *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
-	return locked(s.d, Snapshot, func(_ Config, s *store) (*csi.DeleteSnapshotResponse, error) {
+	return locked(s.d, Snapshot, func(cfg Config, s *store) (*csi.DeleteSnapshotResponse, error) {
 		if r.GetSnapshotId() == "" {
 			return nil, status.Error(codes.InvalidArgument, "snapshot id is required")
+		}
+		if snapshot := s.snapshots[r.GetSnapshotId()]; snapshot != nil {
+			if err := (content{cfg.Dir}).remove(content{cfg.Dir}.snapshot(snapshot.ID)); err != nil {
+				return nil, err
+			}
 		}
 		delete(s.snapshots, r.GetSnapshotId())
 		return &csi.DeleteSnapshotResponse{}, nil

@@ -28,7 +28,11 @@ type Driver struct {
 
 	observing sync.Mutex // keeps Observe to one call at a time
 
+	registered bool  // kubelet has taken the driver
+	refusal    error // of kubelet
+
 	server   *grpc.Server
+	registry *grpc.Server       // nil without Config.Registration
 	stopping context.CancelFunc // ends what runs in this life of the driver
 	life     context.Context    //nolint:containedctx // the life is what the context stands for
 	workers  sync.WaitGroup
@@ -40,9 +44,13 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
+	store, err := load(cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("memdriver: %w", err)
+	}
 	return &Driver{
 		cfg:     cfg,
-		store:   newStore(0),
+		store:   store,
 		running: map[string][]int{},
 		busy:    map[string]int{},
 		changed: make(chan struct{}),
@@ -63,6 +71,9 @@ func (d *Driver) Start() error {
 	if err != nil {
 		return fmt.Errorf("memdriver: %w", err)
 	}
+	if d.registry, err = d.startRegistrar(); err != nil {
+		return errors.Join(err, listener.Close())
+	}
 	//nolint:gosec // Stop calls it
 	d.life, d.stopping = context.WithCancel(context.Background())
 	d.server = grpc.NewServer(grpc.UnaryInterceptor(d.intercept), grpc.WaitForHandlers(true))
@@ -78,13 +89,16 @@ func (d *Driver) Start() error {
 // returns when nothing runs any more. Volumes, snapshots, rules and the record stay.
 func (d *Driver) Stop() {
 	d.mu.Lock()
-	server, stopping := d.server, d.stopping
-	d.server = nil
+	server, registry, stopping := d.server, d.registry, d.stopping
+	d.server, d.registry = nil, nil
 	d.mu.Unlock()
 	if server == nil {
 		return
 	}
 	stopping()
+	if registry != nil {
+		registry.Stop()
+	}
 	server.Stop()
 	d.workers.Wait()
 }
@@ -95,7 +109,7 @@ func (d *Driver) Restart() error {
 	return d.Start()
 }
 
-// Forget drops all volumes and snapshots; ids are not used again. The record stays.
+// Forget drops all volumes and snapshots, but not what they hold below Config.Dir; ids are not used again. The record stays.
 func (d *Driver) Forget() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

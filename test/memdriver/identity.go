@@ -31,6 +31,13 @@ func (s *identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabili
 	if !cfg.NoController {
 		add(csi.PluginCapability_Service_CONTROLLER_SERVICE)
 	}
+	if cfg.can(Expand) {
+		answer.Capabilities = append(answer.Capabilities, &csi.PluginCapability{
+			Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{
+				Type: csi.PluginCapability_VolumeExpansion_ONLINE,
+			}},
+		})
+	}
 	if cfg.Topology != nil {
 		add(csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS)
 	}

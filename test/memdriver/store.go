@@ -22,8 +22,17 @@ type Volume struct {
 	// Parameters and Mutable are what it was made with; Mutable follows ControllerModifyVolume.
 	Parameters, Mutable map[string]string
 	Capabilities        []*csi.VolumeCapability
+	// Ephemeral is one that lives and ends with a pod.
+	Ephemeral bool
+	// Targets are the paths where NodePublishVolume shows it; none without Config.Dir.
+	Targets []string
 	// Published is node id → read-only.
 	Published map[string]bool
+}
+
+// block tells whether the volume is a raw device.
+func (v *Volume) block() bool {
+	return len(v.Capabilities) > 0 && v.Capabilities[0].GetBlock() != nil
 }
 
 // SnapshotOf is a snapshot that exists.
@@ -56,6 +65,8 @@ func (s *store) workName(request any) string {
 	case *csi.CreateVolumeRequest:
 		return "volume " + r.GetName()
 	case *csi.DeleteVolumeRequest:
+		return s.volumeName(r.GetVolumeId())
+	case *csi.ControllerExpandVolumeRequest:
 		return s.volumeName(r.GetVolumeId())
 	case *csi.ControllerModifyVolumeRequest:
 		return s.volumeName(r.GetVolumeId())
@@ -101,6 +112,7 @@ func (s *store) listVolumes() []Volume {
 		volume := *s.volumes[id]
 		volume.Mutable = maps.Clone(volume.Mutable)
 		volume.Published = maps.Clone(volume.Published)
+		volume.Targets = slices.Clone(volume.Targets)
 		list = append(list, volume)
 	}
 	return list

@@ -40,6 +40,7 @@ type options struct {
 	topology                     map[string]string
 	segments                     []string
 	capacity, maxVolume          string
+	dir, registration            string
 	delay, notReadyFor           time.Duration
 	fail                         []string
 	quiet                        bool
@@ -48,6 +49,8 @@ type options struct {
 func (o *options) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.socket, "socket", "/run/csi/socket", "path of the unix socket to serve")
 	flags.StringVar(&o.name, "name", memdriver.DefaultName, "plugin name")
+	flags.StringVar(&o.dir, "dir", "", "folder of what the volumes hold, for pods to mount; needs root; default: they hold nothing")
+	flags.StringVar(&o.registration, "registration", "", "kubelet's folder plugins_registry; default: no kubelet is told")
 	flags.StringVar(&o.nodeID, "node-id", "node-1", "answer of NodeGetInfo")
 	flags.StringSliceVar(&o.capabilities, "capabilities", nil, "controller capabilities by their CSI names; default all but PUBLISH_UNPUBLISH_VOLUME")
 	flags.StringToStringVar(&o.topology, "topology", nil, "segment of this node, key=value,…; turns topology on")
@@ -120,6 +123,7 @@ func (o *options) observer(out, record io.Writer) func(memdriver.Call) {
 func (o *options) complete() (memdriver.Config, []memdriver.Rule, error) {
 	cfg := memdriver.Config{
 		Name: o.name, Socket: o.socket, NodeID: o.nodeID, Topology: o.topology, NotReady: o.notReadyFor > 0,
+		Dir: o.dir, Registration: o.registration,
 	}
 	var errs []error
 	for _, name := range o.capabilities {
