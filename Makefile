@@ -60,8 +60,9 @@ fmt: ## format the code and order its imports
 	$(GO) tool -modfile=hack/tools/go.mod golangci-lint fmt --config hack/golangci.yml
 
 .PHONY: generate
-generate: ## write what is derived: the flags reference
+generate: ## write what is derived: docs/reference and docs/runbooks.md
 	$(GO) run $(TAGS) ./hack/flagsdoc
+	$(GO) run $(TAGS) ./hack/refdoc
 
 .PHONY: verify
 verify: ## prove that the tree is tidy, formatted, generated, linted and free of unwanted modules

@@ -46,7 +46,7 @@ formatted() {
 
 vet() { go vet -tags=grpcnotrace ./...; }
 
-generated() { go run -tags=grpcnotrace ./hack/flagsdoc -check; }
+generated() { go run -tags=grpcnotrace ./hack/flagsdoc -check && go run -tags=grpcnotrace ./hack/refdoc -check; }
 
 # They made the predecessor's binary twice as big and its image a find for scanners; the
 # gateway comes with a client for traces and would never be used.

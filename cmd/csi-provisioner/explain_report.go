@@ -29,7 +29,7 @@ type explainReport struct {
 // reportVersion is the format of the JSON output: names and meanings stay, more may be added.
 const reportVersion = 1
 
-// The JSON output. Its names are API; deploy/README.md explains them.
+// The JSON output. Its names are API; docs/troubleshooting.md explains them.
 type (
 	reportJSON struct {
 		Version          int               `json:"version"`

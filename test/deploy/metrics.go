@@ -150,8 +150,7 @@ var (
 // DocumentedMetrics returns the metrics of the guide's table, those that end in * as prefixes.
 func DocumentedMetrics(tb testing.TB) (names, prefixes []string) {
 	tb.Helper()
-	_, text, _ := strings.Cut(string(Read(tb, "README.md")), "\n## Metrics\n")
-	section, _, _ := strings.Cut(text, "\n### ")
+	section, _, _ := strings.Cut(string(Read(tb, "..", "docs", "reference", "metrics.md")), "\n## ")
 	for _, row := range metricRow.FindAllStringSubmatch(section, -1) {
 		for _, match := range metricName.FindAllStringSubmatch(row[1], -1) {
 			if match[2] == "*" {

@@ -39,7 +39,7 @@ func TestEachAlertSaysWhatToDo(t *testing.T) {
 		if !strings.HasPrefix(rule.Alert, "CSIProvisioner") || !severities[rule.Labels["severity"]] {
 			t.Errorf("alert %q has severity %q", rule.Alert, rule.Labels["severity"])
 		}
-		for _, name := range []string{"summary", "description", "runbook"} {
+		for _, name := range []string{"summary", "description", "runbook", "runbook_url"} {
 			if rule.Annotations[name] == "" {
 				t.Errorf("%s has no %s", rule.Alert, name)
 			}

@@ -39,7 +39,7 @@ func TestTheGuideHasEachNewFlagAndNoOther(t *testing.T) {
 			want = append(want, match[1])
 		}
 	}
-	_, text, _ := strings.Cut(string(deploy.Read(t, "README.md")), "\n## New flags\n")
+	_, text, _ := strings.Cut(string(deploy.Read(t, "..", "docs", "differences.md")), "\n## New flags\n")
 	section, _, _ := strings.Cut(text, "\n## ")
 	var got []string
 	for _, match := range flagRow.FindAllStringSubmatch(section, -1) {
