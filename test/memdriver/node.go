@@ -232,12 +232,7 @@ func (s *node) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolume
 		if r.GetVolumeId() == "" || r.GetTargetPath() == "" {
 			return status.Error(codes.InvalidArgument, "volume id and target path are required")
 		}
-		if cfg.Dir != "" {
-			if err := unbind(r.GetTargetPath()); err != nil {
-				return err
-			}
-		}
-		if err := os.Remove(r.GetTargetPath()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := cfg.removeTarget(r.GetTargetPath()); err != nil {
 			return err
 		}
 		volume := s.volumes[r.GetVolumeId()]
@@ -250,6 +245,19 @@ func (s *node) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolume
 		}
 		return nil
 	})
+}
+
+// removeTarget unmounts and removes the target of a pod; it is no error when that is gone.
+func (c Config) removeTarget(path string) error {
+	if c.Dir != "" {
+		if err := unbind(path); err != nil {
+			return err
+		}
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // removeEphemeral removes a volume that lived as long as its pod.
