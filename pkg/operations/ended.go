@@ -12,10 +12,24 @@ import (
 func (s *Store) End(claim types.UID) {
 	s.mu.Lock()
 	defer s.unlock()
-	e, ok := s.entries[claim]
-	if !ok {
-		return
+	if e, ok := s.entries[claim]; ok {
+		s.end(e)
 	}
+}
+
+// Withdraw takes back a Begin after which the driver was not called. An operation of an earlier process stays, whether
+// Recovered was called or not: that process may have called the driver.
+func (s *Store) Withdraw(claim types.UID) {
+	s.mu.Lock()
+	defer s.unlock()
+	if e, ok := s.entries[claim]; ok && (e.slot == nil || e.slot.found == "") {
+		s.end(e)
+	}
+}
+
+// end ends an operation. mu is held.
+func (s *Store) end(e *entry) {
+	claim := e.op.Claim.UID
 	s.drop(e)
 	delete(s.entries, claim)
 	if len(e.more) > 0 {

@@ -214,6 +214,10 @@ func (s *slot) learnGone() effect {
 }
 
 func (s *slot) learnLease(a answer, self string) effect {
+	if a.action == read && s.found != "" && !s.recorded && s.lease.ResourceVersion == a.lease.ResourceVersion {
+		s.unclear = false // the write that was to take it over has changed nothing
+		return nothing
+	}
 	s.lease, s.unclear = a.lease, false
 	if a.action != read {
 		s.renewed = a.began

@@ -370,3 +370,61 @@ func TestFlush(t *testing.T) {
 		a.wantSaid(t, map[string]string{slot0: "", slot1: "b"})
 	})
 }
+
+// A write that was to take an operation over and that changed nothing is sent again. What happens to the claim meanwhile
+// does not end the operation.
+func TestTakeOverIsTriedAgain(t *testing.T) {
+	for name, first := range map[string]fault{
+		"no answer":         {err: errAway},
+		"answer lost":       {err: errAway, done: true},
+		"server overloaded": {err: apierrors.NewTooManyRequests("later", 1)},
+		"conflict":          {err: apierrors.NewConflict(leases, slot0, errors.New("the object has been modified"))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAPI()
+				old := start(t, a, "old", nil)
+				old.begin("a")
+				old.stop()
+				failed := false
+				a.setFail(func(verb, _ string) fault {
+					if verb != "update" || failed {
+						return fault{}
+					}
+					failed = true
+					return first
+				})
+				p := start(t, a, "me", nil)
+				for range 20 {
+					if status := p.Begin(operation("a")); status.State != Waiting && status.State != Recovered {
+						t.Fatalf("state %d, while the operation of the old process is taken over", status.State)
+					}
+					p.Withdraw("a")
+					pass(retryStart / 5)
+				}
+				if got := p.took(); fmt.Sprint(got) != "[a]" {
+					t.Errorf("took over %v, want a", got)
+				}
+				p.Withdraw("a")
+				p.want("a", Recovered)
+				a.wantSaid(t, map[string]string{slot0: "a"})
+				if holder := holderOf(a.objects[slot0]); holder != "me" {
+					t.Errorf("the Lease is held by %q", holder)
+				}
+			})
+		})
+	}
+}
+
+// An operation that this process has begun is withdrawn like one that has ended.
+func TestWithdraw(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI()
+		p := start(t, a, "me", nil)
+		p.begin("a")
+		p.Withdraw("a")
+		p.Withdraw("none")
+		pass(2 * lingers)
+		a.wantSaid(t, map[string]string{slot0: ""})
+	})
+}

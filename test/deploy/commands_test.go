@@ -24,7 +24,7 @@ var (
 )
 
 // foreignFlags are named by documents though no help text has them: flags that are gone, and placeholders.
-var foreignFlags = []string{"provisioner", "alsologtostderr", "flag", "help"}
+var foreignFlags = []string{"provisioner", "alsologtostderr", "flag", "help", "dir", "registration"}
 
 // wholePages returns the documents as they are: path below the repository → text.
 func wholePages(t *testing.T) (root string, all map[string]string) {

@@ -24,6 +24,7 @@ type operationStore interface {
 	Run(ctx context.Context)
 	Begin(op operations.Operation) operations.Status
 	End(claim types.UID)
+	Withdraw(claim types.UID)
 	Ended(claim types.UID) bool
 	Check(ctx context.Context, claim types.UID) error
 	Flush(ctx context.Context)
@@ -36,6 +37,7 @@ type unrecorded struct{}
 
 func (unrecorded) Run(ctx context.Context)                { <-ctx.Done() }
 func (unrecorded) End(types.UID)                          {}
+func (unrecorded) Withdraw(types.UID)                     {}
 func (unrecorded) Ended(types.UID) bool                   { return true }
 func (unrecorded) Check(context.Context, types.UID) error { return nil }
 func (unrecorded) Flush(context.Context)                  {}
@@ -161,7 +163,7 @@ func (c *Controller) stillPlanned(p *Plan, claim *corev1.PersistentVolumeClaim) 
 
 // giveUpBeginning forgets a create of which no call was made.
 func (c *Controller) giveUpBeginning(cr create) {
-	c.operations.End(cr.claim.UID)
+	c.operations.Withdraw(cr.claim.UID)
 	c.creates.drop(cr.claim.UID)
 }
 
