@@ -162,6 +162,9 @@ type answer struct {
 func (s *slot) learn(a answer, self string) effect {
 	s.sent = false
 	switch {
+	case a.err == nil && s.notTakenOver(a):
+		s.retryAt, s.unclear = time.Time{}, false
+		return nothing // it is written again
 	case a.err == nil:
 		s.retryAt = time.Time{}
 		if a.action != read {
@@ -186,6 +189,12 @@ func (s *slot) learn(a answer, self string) effect {
 		s.holds = nil // what was refused has left nothing
 	}
 	return nothing
+}
+
+// notTakenOver reports whether the Lease that was read is still as the search found it: the write that was to take its
+// operation over has changed nothing.
+func (s *slot) notTakenOver(a answer) bool {
+	return a.action == read && s.found != "" && !s.recorded && s.lease.ResourceVersion == a.lease.ResourceVersion
 }
 
 // wait puts the next request off, the longer the more have failed.
@@ -214,10 +223,6 @@ func (s *slot) learnGone() effect {
 }
 
 func (s *slot) learnLease(a answer, self string) effect {
-	if a.action == read && s.found != "" && !s.recorded && s.lease.ResourceVersion == a.lease.ResourceVersion {
-		s.unclear = false // the write that was to take it over has changed nothing
-		return nothing
-	}
 	s.lease, s.unclear = a.lease, false
 	if a.action != read {
 		s.renewed = a.began
